@@ -1,0 +1,39 @@
+/* Forward pass of one rank: owns the backend, weights, KV pool, activations and step plans. One thread uses it. */
+#ifndef ENGINE_FORWARD_H
+#define ENGINE_FORWARD_H
+
+#include "engine/model.h"
+#include "engine/step.h"
+#include "kernels/comm/comm.h"
+#include "kernels/kn.h"
+
+struct forward;
+
+struct forward_options {
+	const struct kn_ops *kn;
+	struct kn_options kn_options;
+	struct step_limits limits;
+	int rank, world;
+	enum kn_kv_type kv_type;
+	int graph_max_bs;      /* 0: no plans */
+	int32_t n_blocks;      /* KV blocks, block 0 is a dummy; from the memory plan, equal on all ranks */
+	struct comm *comm;     /* NULL when world is 1 */
+	const struct comm_ops *comm_ops;
+	float *logits;         /* [logits_max][vocab] memory shared by all ranks: each writes its vocabulary slice */
+};
+
+struct forward_times { int64_t total_ns, allreduce_ns, plan_ns; int used_plan; };
+
+/* Loads this rank's shard of the weights and prepares plans. */
+enum status forward_create(const struct gguf *gguf, const struct model_config *config, const struct forward_options *options,
+	struct forward **out, struct err *err);
+void forward_destroy(struct forward *forward);
+
+/* Runs one step: all layers for step->n_rows rows, logits for the listed rows. Collective over ranks. Allocates nothing. */
+enum status forward_step(struct forward *forward, const struct step *step, struct forward_times *times, struct err *err);
+
+/* Memory this rank holds, for /config and memory plans. */
+struct forward_memory { uint64_t weights, workspace, plans, kv; };
+void forward_memory(const struct forward *forward, struct forward_memory *out);
+
+#endif

@@ -1,0 +1,49 @@
+/* Byte-level BPE tokenizer from a GGUF vocabulary: text to token ids and back. Immutable after open; safe from any thread. */
+#ifndef ENGINE_TOKENIZER_H
+#define ENGINE_TOKENIZER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "base/text.h"
+#include "engine/gguf.h"
+
+struct tokenizer;
+
+struct token_list { /* {0} is empty; released by token_list_release */
+	int32_t *ids;
+	size_t count, capacity;
+};
+void token_list_append(struct token_list *list, int32_t id);
+void token_list_release(struct token_list *list);
+
+/* pre: NULL to take tokenizer.ggml.pre from the file; else that name is used. An unknown or missing name is refused, listing the known ones. */
+enum status tokenizer_open(const struct gguf *gguf, const char *pre, struct tokenizer **out, struct err *err);
+void tokenizer_close(struct tokenizer *tokenizer);
+
+/* Appends the ids of text[0..len) to out. Bytes that are not UTF-8 are encoded as they are. parse_special: control tokens
+ * written in the text ("<|im_end|>") become control tokens; off, they are ordinary text. No BOS is added here. */
+enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t len, bool parse_special,
+	struct token_list *out, struct err *err);
+
+/* Appends the raw bytes of one token (control tokens: nothing unless with_special). False when id is out of range. */
+bool tokenizer_decode_one(const struct tokenizer *tokenizer, int32_t id, bool with_special, struct text *out);
+
+int32_t tokenizer_vocab_size(const struct tokenizer *tokenizer);
+int32_t tokenizer_bos(const struct tokenizer *tokenizer); /* -1 when there is none */
+bool tokenizer_adds_bos(const struct tokenizer *tokenizer);
+bool tokenizer_is_end(const struct tokenizer *tokenizer, int32_t id);     /* any end-of-generation id */
+bool tokenizer_is_control(const struct tokenizer *tokenizer, int32_t id);
+int32_t tokenizer_find(const struct tokenizer *tokenizer, const char *piece); /* id of an exact vocabulary entry such as "<|im_end|>", -1 */
+const char *tokenizer_pre_name(const struct tokenizer *tokenizer);
+
+/* Streaming decode that only gives whole code points. `struct text_stream s = {0};` */
+struct text_stream { struct text pending; };
+/* Appends to out what became certain with this token; at the end call text_stream_finish for the (lossy) rest. */
+void text_stream_push(struct text_stream *stream, const struct tokenizer *tokenizer, int32_t id, struct text *out);
+void text_stream_finish(struct text_stream *stream, struct text *out);
+void text_stream_release(struct text_stream *stream);
+
+#endif

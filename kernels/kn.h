@@ -1,0 +1,132 @@
+/* Compute backend: the operations one rank needs for one step, behind one table of functions.
+ *
+ * A step works on rows; a row is one token of one sequence. Activations are backend memory: fp32 on the CPU backend.
+ * Every operation on a row gives the same bits whatever the other rows, the number of rows and the number of threads are.
+ * Between plan_begin and plan_end operations are recorded, not run; plan_run runs them all. Everything that changes from
+ * step to step (ids, positions, block tables, the number of valid keys) is read from the buffers given when recording, at run
+ * time, so one plan serves every step of its row count. (CPU: a list run in one dispatch of the thread pool. CUDA: a graph.)
+ * Operations never allocate. Valid C17 and C++17. */
+#ifndef KERNELS_KN_H
+#define KERNELS_KN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "kernels/dtype.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define KN_KV_BLOCK_TOKENS 16 /* tokens in one block of the paged KV cache */
+
+struct kn_backend; /* one per rank; used from one thread */
+struct kn_matrix;  /* weights in the backend's own layout, owned by the backend's user */
+struct kn_plan;    /* recorded operations */
+
+struct kn_options {
+	int threads;       /* CPU: threads of this rank, the caller's thread included; >= 1 */
+	int rows_max;      /* most rows of one step */
+	int64_t cols_max;  /* widest input of a matrix product */
+	int device;        /* GPU ordinal; ignored on CPU */
+	const char *isa;   /* CPU: NULL or "auto", else "scalar", "avx2", "avx512" */
+};
+
+/* Part of a stored tensor of shape [rows, cols], row-major by blocks. Column bounds fall on block boundaries. */
+struct kn_slice {
+	enum dtype dtype;
+	const void *data;
+	int64_t rows, cols;
+	int64_t row_begin, row_end;
+	int64_t col_begin, col_end;
+};
+
+enum kn_epilogue {
+	KN_STORE,  /* y = product */
+	KN_ADD,    /* y += product */
+	KN_SWIGLU, /* weights are [gate; up], each half the rows: y = silu(gate) * up */
+};
+
+/* y[n_rows, w.rows] = epilogue(norm(x)[n_rows, w.cols] * w^T). fp32 accumulation in an order fixed by the column index.
+ * norm_weight NULL: x is used as it is; else x is RMS-normalised over w.cols first: x / sqrt(mean(x^2) + eps) * norm_weight. */
+struct kn_matmul {
+	const struct kn_matrix *w;
+	const float *x;
+	int64_t x_stride; /* elements between rows */
+	const float *norm_weight;
+	float norm_eps;
+	enum kn_epilogue epilogue;
+	float *y;
+	int64_t y_stride;
+	const int32_t *row_index; /* NULL, or n_rows indexes into x: the rows to use (for logits of some rows only) */
+};
+
+enum kn_kv_type { KN_KV_F16, KN_KV_F32 };
+
+/* Rotary embedding in place on q and k, append of k and v to the paged cache, then causal attention of every row over
+ * its sequence up to its own position. Rows of one sequence must come in ascending position; all rows' keys and values
+ * are written before any row attends, so rows of one chunk see each other causally. */
+struct kn_attention {
+	float *qkv;          /* [n_rows, (n_heads + 2 * n_kv_heads) * head_dim]; q is changed in place */
+	float *out;          /* [n_rows, n_heads * head_dim] */
+	int n_heads, n_kv_heads, head_dim; /* of this rank */
+	const int32_t *kv_head_of_head;    /* [n_heads] index among this rank's KV heads */
+	void *k_cache, *v_cache;  /* this layer's: [n_blocks][n_kv_heads][KN_KV_BLOCK_TOKENS][head_dim] of kv_type */
+	enum kn_kv_type kv_type;
+	const int32_t *positions;    /* [n_rows] */
+	const int32_t *slots;        /* [n_rows] line of block_tables that the row's sequence uses */
+	const int32_t *block_tables; /* [slots][block_table_stride] block numbers */
+	int64_t block_table_stride;
+	const float *rope_cos_sin;   /* [context][head_dim] pairs (cos, sin), from rope_table_fill */
+	int rope_interleaved;        /* 1: pairs (2i, 2i+1) as in GGUF llama files; 0: pairs (i, i + head_dim/2) */
+	float scale;                 /* usually 1 / sqrt(head_dim) */
+};
+
+/* Work done by one thread in the middle of a step, such as an allreduce. */
+typedef enum status (*kn_callback)(void *ctx, struct err *err);
+
+struct kn_ops {
+	const char *name; /* "cpu", "cuda" */
+	enum status (*create)(const struct kn_options *options, struct kn_backend **out, struct err *err);
+	void (*destroy)(struct kn_backend *backend);
+	const char *(*describe)(const struct kn_backend *backend); /* chosen instruction set, device name; borrowed */
+
+	enum status (*alloc)(struct kn_backend *backend, size_t bytes, void **out, struct err *err); /* zeroed, 64-byte aligned */
+	void (*release)(struct kn_backend *backend, void *block, size_t bytes);
+	enum status (*to_device)(struct kn_backend *backend, void *dst, const void *src, size_t bytes, struct err *err);
+	enum status (*to_host)(struct kn_backend *backend, void *dst, const void *src, size_t bytes, struct err *err);
+
+	/* Concatenates slices (equal column counts) by rows into one packed matrix. For KN_SWIGLU: gate rows, then as many up rows. */
+	enum status (*matrix_create)(struct kn_backend *backend, const struct kn_slice *slices, size_t n_slices,
+		struct kn_matrix **out, struct err *err);
+	void (*matrix_destroy)(struct kn_backend *backend, struct kn_matrix *matrix);
+	uint64_t (*matrix_bytes)(const struct kn_matrix *matrix);
+	/* Bytes matrix_create will hold for slices, without making it (for memory plans). */
+	uint64_t (*matrix_bytes_needed)(const struct kn_slice *slices, size_t n_slices);
+
+	enum status (*plan_begin)(struct kn_backend *backend, struct err *err);
+	enum status (*plan_end)(struct kn_backend *backend, struct kn_plan **out, struct err *err);
+	enum status (*plan_run)(struct kn_backend *backend, struct kn_plan *plan, struct err *err);
+	uint64_t (*plan_bytes)(const struct kn_plan *plan);
+	void (*plan_destroy)(struct kn_backend *backend, struct kn_plan *plan);
+
+	enum status (*embed)(struct kn_backend *backend, const struct kn_matrix *table, const int32_t *ids, int n_rows,
+		float *out, int64_t out_stride, struct err *err);
+	enum status (*matmul)(struct kn_backend *backend, const struct kn_matmul *args, int n_rows, struct err *err);
+	enum status (*attention)(struct kn_backend *backend, const struct kn_attention *args, int n_rows, struct err *err);
+	enum status (*add)(struct kn_backend *backend, float *x, const float *y, int64_t n, struct err *err); /* x += y */
+	enum status (*call)(struct kn_backend *backend, kn_callback callback, void *ctx, struct err *err);
+	enum status (*synchronize)(struct kn_backend *backend, struct err *err);
+};
+
+extern const struct kn_ops kn_cpu_ops;
+
+/* Cosine and sine for positions [0, context) and head_dim/2 frequencies, computed in double: out[p][2i] = cos, [2i+1] = sin.
+ * freq_factors NULL or [head_dim/2] divisors of the frequency (llama3 scaling). Source: RoFormer, arXiv 2104.09864. */
+void kn_rope_table_fill(float *out, int64_t context, int head_dim, double freq_base, const float *freq_factors);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
