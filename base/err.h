@@ -15,6 +15,7 @@ struct err {
 	enum status status;
 	char code[32]; /* stable machine-readable code such as "not_enough_memory"; empty when there is none */
 	char text[ERR_TEXT_BYTES_MAX];
+	char details[128]; /* JSON members for programs, such as "\"need_bytes\":123"; empty when there are none */
 };
 
 /* Records status and text, keeping the first error when one is already recorded. Returns the status recorded. */

@@ -16,12 +16,16 @@ struct engine;
 struct engine_options {
 	const char *model_path, *device, *allreduce, *tokenizer_pre, *kv_type, *isa;
 	const char *mem_fraction; /* "auto" or a number in (0, 1] */
+	const char *mem_budget_text; /* as written, "2GiB"; NULL for the machine's memory. engine_options_check fills mem_budget from it */
 	const char *speculation;  /* "off", "ngram" */
 	bool allreduce_force, prefix_cache;
 	long long tp, threads, max_model_len, max_num_seqs, chunk_tokens, graph_max_bs, mem_budget, queue_max;
 	long long spec_draft_max, spec_ngram_min, spec_ngram_max;
 	long long rank_timeout_ms;
 };
+
+/* Whose logits a request wants to see beside its tokens. */
+enum engine_logits { ENGINE_LOGITS_NONE, ENGINE_LOGITS_LAST /* last prompt position */, ENGINE_LOGITS_ALL /* every prompt position */ };
 
 struct sampling {
 	double temperature; /* 0: greedy */
@@ -31,6 +35,7 @@ struct sampling {
 	int logprobs;       /* alternatives to report per token; -1: none at all */
 	bool ignore_eos;
 	int max_tokens;
+	enum engine_logits logits; /* ENGINE_LOGITS_ALL computes the whole prompt anew: no prefix is reused */
 };
 
 enum finish { FINISH_NONE, FINISH_STOP /* end token */, FINISH_LENGTH, FINISH_CANCELLED, FINISH_ERROR };
@@ -56,6 +61,9 @@ struct engine_result { /* final facts of a request */
 struct engine_listener {
 	void (*on_tokens)(void *ctx, const struct engine_token *tokens, size_t count);
 	void (*on_done)(void *ctx, const struct engine_result *result); /* exactly once, last */
+	/* May be NULL unless sampling.logits asks. Raw fp32 logits [vocab] of prompt position, ascending, before the first token;
+	 * borrowed for the call. */
+	void (*on_logits)(void *ctx, int position, const float *logits, int vocab);
 	void *ctx;
 };
 

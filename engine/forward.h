@@ -17,8 +17,6 @@ struct forward_options {
 	enum kn_kv_type kv_type;
 	int graph_max_bs;      /* 0: no plans */
 	int32_t n_blocks;      /* KV blocks, block 0 is a dummy; from the memory plan, equal on all ranks */
-	struct comm *comm;     /* NULL when world is 1 */
-	const struct comm_ops *comm_ops;
 	float *logits;         /* [logits_max][vocab] memory shared by all ranks: each writes its vocabulary slice */
 };
 
@@ -29,11 +27,19 @@ enum status forward_create(const struct gguf *gguf, const struct model_config *c
 	struct forward **out, struct err *err);
 void forward_destroy(struct forward *forward);
 
+/* Gives the collective, before the first step; world 1 needs none. Plans recorded earlier use it too. Borrowed. */
+void forward_set_comm(struct forward *forward, const struct comm_ops *comm_ops, struct comm *comm);
+
 /* Runs one step: all layers for step->n_rows rows, logits for the listed rows. Collective over ranks. Allocates nothing. */
 enum status forward_step(struct forward *forward, const struct step *step, struct forward_times *times, struct err *err);
 
-/* Memory this rank holds, for /config and memory plans. */
+/* Memory this rank holds. */
 struct forward_memory { uint64_t weights, workspace, plans, kv; };
 void forward_memory(const struct forward *forward, struct forward_memory *out);
+
+/* The same before anything is made, from the same options (logits and n_blocks are not looked at; kv is the bytes of one
+ * block). weights and workspace are exact, plans an upper bound. */
+enum status forward_memory_needed(const struct gguf *gguf, const struct model_config *config,
+	const struct forward_options *options, struct forward_memory *out, struct err *err);
 
 #endif

@@ -13,6 +13,10 @@ struct model_config {
 	float norm_eps;
 	int rope_interleaved;
 	int tied_head;
+	int ffn_block;         /* elements per quantisation block along the FFN axis, the coarsest of all layers */
+	int attention_block;   /* the same along the attention output's input axis */
+	double rope_scale;     /* linear scaling: positions are divided by it; 1 for none */
+	const float *rope_factors; /* [head_dim/2] divisors of the frequencies from rope_freqs.weight, or NULL; borrowed from the map */
 };
 
 /* Reads and checks hyper-parameters and the presence and shape of every tensor. Errors name the key or tensor. */
@@ -27,7 +31,7 @@ struct shard {
 	int vocab_begin, vocab_end;     /* rows of the output head, multiples of 16 where possible */
 };
 
-/* ffn_block: elements per quantisation block along the FFN axis. Refused with the reason when a rank would own nothing. */
-enum status shard_compute(const struct model_config *config, int ffn_block, int rank, int world, struct shard *out, struct err *err);
+/* Refused with the reason (code "cannot_shard") when a rank would own nothing or a block would have to be split. */
+enum status shard_compute(const struct model_config *config, int rank, int world, struct shard *out, struct err *err);
 
 #endif
