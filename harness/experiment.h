@@ -13,7 +13,8 @@
 
 #define EXPERIMENT_ARMS_MAX 256
 #define EXPERIMENT_KNOBS_MAX 32
-#define EXPERIMENT_WORKLOADS_MAX 16
+#define EXPERIMENT_WORKLOADS_MAX 64
+#define EXPERIMENT_LIMITS_MAX 4
 
 struct string_list { const char **items; size_t count; };
 struct name_value { const char *name, *value; };
@@ -48,6 +49,7 @@ struct workload {
 	double temperature;
 	bool ignore_eos;
 	enum cache_policy cache;
+	const bool *applies;          /* by arm index: whether that arm runs this workload (baseline and twin always do) */
 	char hash[65];                /* SHA-256 of the canonical workload, prompts included */
 };
 
@@ -60,6 +62,7 @@ struct protocol {
 	int warmup_requests;          /* per slot and workload */
 	double cooldown_s, run_timeout_s, stall_s, budget_s;
 	int retry_client_error, retry_crash, retry_oom_load;
+	bool screening;               /* drop an arm after block 2 when it is hopelessly slower: see verdict_screen */
 	bool quick;
 	char hash[65];
 };
@@ -71,12 +74,22 @@ struct guards {
 	int fingerprint_prompts; double fingerprint_min_match_frac; /* greedy output against the baseline's */
 };
 
-struct verdict_rules { const char *metric; bool higher_is_better; double min_effect_pct, alpha; bool equivalence; };
+/* A metric that a winner may not make worse by max_regress_pct or more. Metric names are those of run_metric_by_name. */
+struct metric_limit { const char *metric; bool higher_is_better; double max_regress_pct; };
+
+struct verdict_rules {
+	const char *metric;
+	bool higher_is_better;
+	double min_effect_pct, alpha;
+	bool equivalence;
+	struct metric_limit limits[EXPERIMENT_LIMITS_MAX];
+	int n_limits;
+};
 
 struct engine_spec {
 	const char *adapter;          /* "builtin", "llamacpp", "vllm", "sglang", "command", "attach" */
-	struct string_list command;   /* argument vector; ${MODEL} and ${PORT} replaced at launch */
-	struct name_value *flags; size_t n_flags; /* knob to command-line flag */
+	struct string_list command;   /* argument vector; ${MODEL} and ${PORT} replaced at launch; empty: the adapter's own */
+	struct name_value *flags; size_t n_flags; /* knob to command-line flag, as written; others follow the adapter's table */
 	struct name_value *env; size_t n_env;
 	const char *url;              /* attach */
 	const char *ready_path; double ready_timeout_s;
@@ -88,7 +101,8 @@ struct engine_spec {
 struct experiment {
 	struct arena arena;
 	const char *source;           /* file name for messages */
-	const char *name, *hypothesis;
+	const char *name;
+	const char *hypothesis;       /* text, or compact JSON when it was an object; NULL when absent */
 	struct engine_spec engine;
 	struct arm arms[EXPERIMENT_ARMS_MAX]; /* baseline first, A/A twin second (when wanted), then candidates in plan order */
 	int n_arms;
@@ -98,6 +112,7 @@ struct experiment {
 	struct guards guards;
 	struct verdict_rules rules;
 	struct string_list tags;
+	struct string_list notices;   /* sentences for the user: duplicates removed, exclusions that match nothing, … */
 	struct json *document;        /* as written, after --set */
 	char hash[65];
 };

@@ -27,15 +27,7 @@ enum status store_begin_experiment(struct store *store, const struct experiment 
 enum status store_save_launch(struct store *store, int64_t experiment_id, const struct experiment *experiment,
 	const struct launch_result *launch, struct err *err);
 
-/* What is already there, for resume and for verdicts: one cell per saved launch that counts (the last attempt of each block and arm). */
-struct launch_cell {
-	int arm, block, attempt;
-	enum failure failure;
-	char reason[512];
-	bool voided;
-	double log_metric[EXPERIMENT_WORKLOADS_MAX]; /* ln of the geometric mean over runs of the primary metric; NaN when absent */
-	char *fingerprint; /* owned by the list */
-};
+/* What is already there, for resume and for verdicts: one cell per block and arm, from its last attempt. */
 struct launch_cells { struct launch_cell *items; size_t count; };
 enum status store_load_cells(struct store *store, int64_t experiment_id, const struct experiment *experiment, struct launch_cells *out, struct err *err);
 void launch_cells_release(struct launch_cells *cells);

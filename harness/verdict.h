@@ -8,31 +8,61 @@
 enum verdict { VERDICT_HELPED, VERDICT_HURT, VERDICT_NEUTRAL, VERDICT_FAILED, VERDICT_VOID };
 const char *verdict_name(enum verdict verdict);
 
+#define VERDICT_REASON_BYTES 512
+
+/* The one saved launch that counts for a block and arm (its last attempt): the unit of evidence. */
+struct launch_cell {
+	int arm, block, attempt;
+	enum failure failure;
+	char reason[VERDICT_REASON_BYTES];
+	bool voided;                                 /* the machine was disturbed: neither counted nor blamed */
+	double log_metric[EXPERIMENT_WORKLOADS_MAX]; /* ln of the geometric mean over runs of the primary metric; NaN when absent */
+	double log_limit[EXPERIMENT_LIMITS_MAX][EXPERIMENT_WORKLOADS_MAX]; /* the same for each of rules.limits */
+	char *fingerprint; /* JSON array of greedy outputs, NULL when not taken; owned by the list that holds the cell */
+};
+
+/* What is known about one arm under one workload. Numbers are NaN where undefined. */
 struct verdict_row {
 	int arm, workload;
 	enum verdict verdict;
-	char reason[512];      /* "equivalent within 2 %", "inconclusive: about 4 more blocks needed", "oom_load: …" */
-	double baseline_metric, metric; /* geometric means over launches; NaN when failed */
-	double effect_pct, ci_low_pct, ci_high_pct, p, p_adjusted; /* NaN where undefined */
-	int launches, blocks;
+	char reason[VERDICT_REASON_BYTES];  /* "equivalent within 2 %", "inconclusive: about 4 more blocks needed", "oom_load: …", "" */
+	double baseline_metric, metric;     /* geometric means over launches */
+	double effect_pct, ci_low_pct, ci_high_pct, p, p_adjusted;
+	int launches, blocks;               /* launches that count, and blocks in which both arm and baseline have one */
 	double min_effect_pct;
-	double needed_blocks;  /* NaN unless inconclusive */
+	double needed_blocks;               /* further blocks; NaN unless inconclusive */
+	double std_error_pct, df, level;    /* of the effect (log scale × 100); degrees of freedom; significance level used */
+	const char *method;                 /* "pooled", "paired", or "" where nothing was tested */
+	bool decided;                       /* more blocks are not expected to change the verdict */
 };
 
-struct launch_cell; /* harness/store.h */
 struct verdict_input {
 	const struct experiment *experiment;
 	const struct launch_cell *cells; size_t n_cells;
-	int look, n_looks;              /* which planned look this is, from 0; decides the level */
-	const double *aa_effects; size_t n_aa_effects; /* percent, for the minimum effect of each workload: see verdict_min_effect */
+	int look, n_looks;              /* which planned look this is, from 0, and how many are planned: decides the level */
+	const double *aa_effects; size_t n_aa_effects; /* percent, for the minimum effect: see verdict_min_effect */
 };
 
-/* max(2, 95th percentile of |effects|) capped at 5 when at least 20 are known, else 2; the file's own value is the floor. */
+/* max(floor, min(5, 95th percentile of |effects|)) when at least 20 are known, else floor. Percentages. */
 double verdict_min_effect(double floor_pct, const double *aa_effects, size_t n);
 
-/* One row per candidate and twin of one workload, in arm order. rows must hold experiment->n_arms. *n_rows set. *baseline_failed set with
- * the baseline's reason in rows[0] semantics documented in verdict.c. */
+/* Judges the A/A twin and every candidate to which the workload applies, in arm order. rows must hold experiment->n_arms.
+ * *baseline_failed says that no comparison is possible because a baseline launch failed (baseline_reason says how, beginning
+ * with the class) or none was made; rows are then neutral: inconclusive, except those that failed themselves.
+ * The family of Holm's correction is every candidate of the workload, the failed and screened ones included. */
 enum status verdict_compute(const struct verdict_input *input, int workload, struct verdict_row *rows, size_t *n_rows, bool *baseline_failed,
-	char baseline_reason[512], struct err *err);
+	char baseline_reason[VERDICT_REASON_BYTES], struct err *err);
+
+/* True when every candidate row is decided, so that the run may stop at this look. */
+bool verdict_all_decided(const struct experiment *experiment, const struct verdict_row *rows, size_t n_rows);
+
+/* Marks the arms that need no further launches: those slower than the baseline over the first two blocks by more than
+ * max(15 %, 6 pooled standard deviations) under every workload they run. Marks none unless protocol.screening is set and
+ * both blocks are complete. dropped must hold experiment->n_arms. */
+enum status verdict_screen(const struct verdict_input *input, bool *dropped, struct err *err);
+
+/* True when the twin of any workload differs from its own baseline by at least the minimum effect, or has a verdict:
+ * the measurements are too noisy to trust. rows as from verdict_compute, of any number of workloads. */
+bool verdict_noisy(const struct experiment *experiment, const struct verdict_row *rows, size_t n_rows);
 
 #endif
