@@ -22,6 +22,16 @@ struct model_config {
 /* Reads and checks hyper-parameters and the presence and shape of every tensor. Errors name the key or tensor. */
 enum status model_config_read(const struct gguf *gguf, struct model_config *out, struct err *err);
 
+/* Borrowed tensors of one layer, and those outside layers. All present once model_config_read accepted the file. */
+struct model_layer {
+	const struct gguf_tensor *attention_norm, *q, *k, *v, *attention_output;
+	const struct gguf_tensor *ffn_norm, *gate, *up, *down;
+};
+void model_layer_find(const struct gguf *gguf, int layer, struct model_layer *out);
+
+struct model_ends { const struct gguf_tensor *embedding, *output_norm, *output /* the embedding when tied */; };
+void model_ends_find(const struct gguf *gguf, struct model_ends *out);
+
 /* What rank owns of n: pure arithmetic, no I/O. */
 struct shard {
 	int rank, world;

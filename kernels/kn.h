@@ -97,7 +97,7 @@ struct kn_ops {
 	enum status (*to_device)(struct kn_backend *backend, void *dst, const void *src, size_t bytes, struct err *err);
 	enum status (*to_host)(struct kn_backend *backend, void *dst, const void *src, size_t bytes, struct err *err);
 
-	/* Concatenates slices (equal column counts) by rows into one packed matrix. For KN_SWIGLU: gate rows, then as many up rows. */
+	/* Concatenates slices (equal column counts, types may differ) by rows into one packed matrix. For KN_SWIGLU: gate rows, then as many up rows. */
 	enum status (*matrix_create)(struct kn_backend *backend, const struct kn_slice *slices, size_t n_slices,
 		struct kn_matrix **out, struct err *err);
 	void (*matrix_destroy)(struct kn_backend *backend, struct kn_matrix *matrix);
@@ -109,6 +109,8 @@ struct kn_ops {
 	enum status (*plan_end)(struct kn_backend *backend, struct kn_plan **out, struct err *err);
 	enum status (*plan_run)(struct kn_backend *backend, struct kn_plan *plan, struct err *err);
 	uint64_t (*plan_bytes)(const struct kn_plan *plan);
+	/* Most bytes that a plan of n_operations holds, before it is recorded (for memory plans). */
+	uint64_t (*plan_bytes_needed)(size_t n_operations);
 	void (*plan_destroy)(struct kn_backend *backend, struct kn_plan *plan);
 
 	enum status (*embed)(struct kn_backend *backend, const struct kn_matrix *table, const int32_t *ids, int n_rows,
