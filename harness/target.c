@@ -1,0 +1,341 @@
+/* From an arm to an argument vector and an environment, and what all kinds of engine share. */
+#include "harness/target.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "harness/target_common.h"
+
+#define ENVIRONMENT_SWITCH "env:"
+
+void string_vector_add_owned(struct string_vector *vector, char *item)
+{
+	/* Room is kept for the final NULL that execve needs. */
+	vector->items = mem_realloc(vector->items, vector->count + 2, sizeof(vector->items[0]));
+	vector->items[vector->count++] = item;
+	vector->items[vector->count] = NULL;
+}
+
+void string_vector_add(struct string_vector *vector, const char *item)
+{
+	string_vector_add_owned(vector, mem_strdup(item));
+}
+
+void string_vector_release(struct string_vector *vector)
+{
+	for (size_t i = 0; i < vector->count; i++)
+		mem_free(vector->items[i]);
+	mem_free(vector->items);
+	memset(vector, 0, sizeof(*vector));
+}
+
+char *string_vector_json(const struct string_vector *vector)
+{
+	struct json *array = json_new_array();
+	for (size_t i = 0; i < vector->count; i++)
+		json_append(array, json_new_string(vector->items[i]));
+	struct text text = {0};
+	json_write(array, JSON_COMPACT, &text);
+	json_free(array);
+	return text_take(&text);
+}
+
+const struct target_ops *target_by_name(const char *name)
+{
+	static const struct target_ops *const kinds[] = {
+		&target_builtin, &target_llamacpp, &target_vllm, &target_sglang, &target_command_line, &target_attach,
+	};
+	for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
+		if (text_equal(kinds[i]->name, name))
+			return kinds[i];
+	return NULL;
+}
+
+void target_value_text(const struct json *value, struct text *out)
+{
+	const char *string = json_string(value);
+	if (string)
+		text_append(out, string, json_string_len(value));
+	else
+		json_write(value, JSON_COMPACT, out);
+}
+
+/* Appends word with ${MODEL} and ${PORT} replaced. */
+static enum status expand(const struct target_launch *launch, const char *word, struct text *out, struct err *err)
+{
+	while (*word) {
+		if (text_starts_with(word, "${MODEL}")) {
+			const char *model = launch->experiment->engine.model;
+			if (!model)
+				return err_set(err, STATUS_INPUT, "engine.command uses ${MODEL}, but no model is named (engine.model or --model)");
+			text_append_str(out, model);
+			word += strlen("${MODEL}");
+		} else if (launch->port > 0 && text_starts_with(word, "${PORT}")) {
+			text_printf(out, "%d", launch->port);
+			word += strlen("${PORT}");
+		} else {
+			text_append_char(out, *word++);
+		}
+	}
+	return STATUS_OK;
+}
+
+static enum status add_expanded(const struct target_launch *launch, const char *prefix, const char *word, struct string_vector *out,
+	struct err *err)
+{
+	struct text text = {0};
+	text_append_str(&text, prefix);
+	enum status status = expand(launch, word, &text, err);
+	string_vector_add_owned(out, text_take(&text));
+	return status;
+}
+
+static bool switch_of_setting(const struct target_ops *ops, const struct engine_spec *engine, const char *knob, char name[64])
+{
+	for (size_t i = 0; i < engine->n_flags; i++) {
+		if (!text_equal(engine->flags[i].name, knob))
+			continue;
+		snprintf(name, 64, "%s", engine->flags[i].value);
+		return true;
+	}
+	return ops->switch_of(knob, name);
+}
+
+static void add_switch(struct string_vector *out, const char *name, const struct json *value)
+{
+	struct text text = {0};
+	switch (json_kind_of(value)) {
+	case JSON_NULL:
+		break;
+	case JSON_BOOL:
+		if (json_bool(value, false))
+			string_vector_add(out, name);
+		else if (text_starts_with(name, "--")) {
+			text_printf(&text, "--no-%s", name + 2);
+			string_vector_add_owned(out, text_take(&text));
+		}
+		break;
+	case JSON_ARRAY:
+		string_vector_add(out, name);
+		for (size_t i = 0; i < json_count(value); i++) {
+			target_value_text(json_at(value, i), &text);
+			string_vector_add_owned(out, text_take(&text));
+		}
+		break;
+	default:
+		string_vector_add(out, name);
+		target_value_text(value, &text);
+		string_vector_add_owned(out, text_take(&text));
+	}
+	text_release(&text);
+}
+
+static bool mentions_port(const struct engine_spec *engine)
+{
+	for (size_t i = 0; i < engine->command.count; i++)
+		if (strstr(engine->command.items[i], "${PORT}"))
+			return true;
+	for (size_t i = 0; i < engine->n_env; i++)
+		if (strstr(engine->env[i].value, "${PORT}"))
+			return true;
+	return false;
+}
+
+static enum status add_command(const struct target_launch *launch, const struct target_ops *ops, struct string_vector *out,
+	struct err *err)
+{
+	const struct engine_spec *engine = &launch->experiment->engine;
+	enum status status = STATUS_OK;
+	if (engine->command.count == 0) {
+		if (ops != &target_builtin)
+			return err_set(err, STATUS_INPUT, "engine.command is needed for adapter '%s'", ops->name);
+		string_vector_add(out, launch->program ? launch->program : "verdict-engine");
+		string_vector_add(out, "serve");
+		string_vector_add(out, "--model");
+		status = add_expanded(launch, "", "${MODEL}", out, err);
+	}
+	if (engine->command.count > TARGET_ARGUMENTS_MAX)
+		return err_set(err, STATUS_INPUT, "engine.command has %zu words, at most %d are taken", engine->command.count, TARGET_ARGUMENTS_MAX);
+	for (size_t i = 0; i < engine->command.count && !status; i++)
+		status = add_expanded(launch, "", engine->command.items[i], out, err);
+	if (!status && !mentions_port(engine)) {
+		char port[16] = "${PORT}";
+		if (launch->port > 0)
+			snprintf(port, sizeof(port), "%d", launch->port);
+		ops->add_address(out, port);
+	}
+	return status;
+}
+
+enum status target_command(const struct target_launch *launch, struct string_vector *out, struct err *err)
+{
+	const struct engine_spec *engine = &launch->experiment->engine;
+	const struct target_ops *ops = target_by_name(engine->adapter);
+	if (!ops)
+		return err_set(err, STATUS_INPUT, "unknown adapter '%s'", engine->adapter);
+	if (!ops->launches)
+		return STATUS_OK;
+	enum status status = add_command(launch, ops, out, err);
+	for (size_t i = 0; i < launch->arm->n_settings && !status; i++) {
+		const struct knob_value *setting = &launch->arm->settings[i];
+		char name[64];
+		if (!switch_of_setting(ops, engine, setting->knob, name))
+			status = err_set(err, STATUS_INPUT, "knob '%s' has no switch: name one in engine.flags", setting->knob);
+		else if (!text_starts_with(name, ENVIRONMENT_SWITCH))
+			add_switch(out, name, setting->value);
+	}
+	if (!status && out->count > TARGET_ARGUMENTS_MAX)
+		status = err_set(err, STATUS_INPUT, "arm '%s' needs %zu arguments, at most %d are taken", launch->arm->name, out->count,
+			TARGET_ARGUMENTS_MAX);
+	return status;
+}
+
+enum status target_environment(const struct target_launch *launch, struct string_vector *out, struct err *err)
+{
+	const struct engine_spec *engine = &launch->experiment->engine;
+	const struct target_ops *ops = target_by_name(engine->adapter);
+	if (!ops)
+		return err_set(err, STATUS_INPUT, "unknown adapter '%s'", engine->adapter);
+	enum status status = STATUS_OK;
+	struct text prefix = {0};
+	for (size_t i = 0; i < engine->n_env && !status; i++) {
+		text_clear(&prefix);
+		text_printf(&prefix, "%s=", engine->env[i].name);
+		status = add_expanded(launch, text_str(&prefix), engine->env[i].value, out, err);
+	}
+	for (size_t i = 0; i < launch->arm->n_settings && !status; i++) {
+		const struct knob_value *setting = &launch->arm->settings[i];
+		char name[64];
+		if (!switch_of_setting(ops, engine, setting->knob, name) || !text_starts_with(name, ENVIRONMENT_SWITCH))
+			continue;
+		if (json_kind_of(setting->value) == JSON_NULL)
+			continue;
+		text_clear(&prefix);
+		text_printf(&prefix, "%s=", name + strlen(ENVIRONMENT_SWITCH));
+		target_value_text(setting->value, &prefix);
+		string_vector_add(out, text_str(&prefix));
+	}
+	text_release(&prefix);
+	return status;
+}
+
+/* "8", 8 and 8.0 are one value; so are true and "true". */
+static bool same_value(const struct json *requested, const struct json *effective)
+{
+	if (json_equal(requested, effective))
+		return true;
+	struct text left = {0}, right = {0};
+	target_value_text(requested, &left);
+	target_value_text(effective, &right);
+	double a, b;
+	bool same = text_equal(text_str(&left), text_str(&right));
+	if (!same && text_to_double(text_str(&left), &a) && text_to_double(text_str(&right), &b))
+		same = fabs(a - b) <= 1e-9 * fmax(fabs(a), fabs(b)); /* far below any step of a setting, above rounding in print */
+	text_release(&left);
+	text_release(&right);
+	return same;
+}
+
+bool target_settings_active(const struct target_ops *ops, const struct arm *arm, const struct json *config, char reason[512])
+{
+	for (size_t i = 0; i < arm->n_settings; i++) {
+		const struct knob_value *setting = &arm->settings[i];
+		if (json_kind_of(setting->value) == JSON_NULL || text_equal(json_string(setting->value), "auto"))
+			continue;
+		const struct json *effective = ops->effective(config, setting->knob);
+		if (!effective && ops->identity != TARGET_IDENTITY_NONCE)
+			continue;
+		if (!effective) {
+			snprintf(reason, 512, "inactive: the engine does not report %s", setting->knob);
+			return false;
+		}
+		if (same_value(setting->value, effective))
+			continue;
+		struct text text = {0};
+		target_value_text(effective, &text);
+		snprintf(reason, 512, "inactive: %s=%s was asked, %s is in effect", setting->knob, setting->text, text_str(&text));
+		text_release(&text);
+		return false;
+	}
+	return true;
+}
+
+void target_add_host_and_port(struct string_vector *out, const char *port)
+{
+	string_vector_add(out, "--host");
+	string_vector_add(out, "127.0.0.1");
+	string_vector_add(out, "--port");
+	string_vector_add(out, port);
+}
+
+bool target_switch_from_table(const struct name_value *table, size_t count, const char *knob, char name[64])
+{
+	for (size_t i = 0; i < count; i++) {
+		if (!text_equal(table[i].name, knob))
+			continue;
+		snprintf(name, 64, "%s", table[i].value);
+		return true;
+	}
+	return false;
+}
+
+bool target_switch_from_spelling(const char *knob, char name[64])
+{
+	int len = snprintf(name, 64, "--%s", knob);
+	for (char *c = name; *c; c++)
+		if (*c == '_')
+			*c = '-';
+	return len < 64;
+}
+
+const struct json *target_effective_nowhere(const struct json *config, const char *knob)
+{
+	(void)config;
+	(void)knob;
+	return NULL;
+}
+
+/* Copies the line around at, trimmed, into out. */
+static void copy_line(const char *log, const char *at, char *out, size_t out_bytes)
+{
+	const char *begin = at;
+	while (begin > log && begin[-1] != '\n')
+		begin--;
+	const char *end = at;
+	while (*end && *end != '\n' && *end != '\r')
+		end++;
+	while (begin < end && isspace((unsigned char)*begin))
+		begin++;
+	snprintf(out, out_bytes, "%.*s", (int)(end - begin > 400 ? 400 : end - begin), begin);
+}
+
+bool target_explain_from_patterns(const char *log, const char *const *patterns, size_t count, bool running, enum failure *failure,
+	char reason[512])
+{
+	for (size_t i = 0; i < count; i++) {
+		const char *at = strcasestr(log, patterns[i]);
+		if (!at)
+			continue;
+		char line[416];
+		copy_line(log, at, line, sizeof(line));
+		*failure = running ? FAILURE_OOM_RUN : FAILURE_OOM_LOAD;
+		snprintf(reason, 512, "%s: %s", failure_name(*failure), line);
+		return true;
+	}
+	return false;
+}
+
+bool target_explain_refused_switch(const char *log, const char *phrase, enum failure *failure, char reason[512])
+{
+	const char *at = strcasestr(log, phrase);
+	if (!at)
+		return false;
+	char line[416];
+	copy_line(log, at, line, sizeof(line));
+	*failure = FAILURE_LAUNCH_ERROR;
+	snprintf(reason, 512, "launch_error: %s", line);
+	return true;
+}

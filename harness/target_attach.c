@@ -1,0 +1,40 @@
+/* A server that already runs: it is measured as it is. It cannot be given settings, so an experiment on it has no candidates that
+ * differ by a knob; nothing is started, stopped or flushed. */
+#include "harness/target_common.h"
+
+static void add_address(struct string_vector *out, const char *port)
+{
+	(void)out;
+	(void)port;
+}
+
+static bool switch_of(const char *knob, char name[64])
+{
+	(void)knob;
+	(void)name;
+	return false;
+}
+
+static bool explain(const char *log, bool running, enum failure *failure, char reason[512])
+{
+	(void)log;
+	(void)running;
+	(void)failure;
+	(void)reason;
+	return false;
+}
+
+const struct target_ops target_attach = {
+	.name = "attach",
+	.launches = false,
+	.ready_path = "/health",
+	.readback_path = NULL,
+	.flush_path = NULL,
+	.identity = TARGET_IDENTITY_NONE,
+	.continuous_usage = false,
+	.per_request_cache = false,
+	.add_address = add_address,
+	.switch_of = switch_of,
+	.effective = target_effective_nowhere,
+	.explain = explain,
+};

@@ -1,0 +1,78 @@
+/* verdict-engine: every setting has a switch of its own name, /config tells what is in effect, and a refused start ends with one line
+ * of JSON on standard error. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "harness/target_common.h"
+
+/* {"settings": {"graph_max_bs": {"value": 8, "requested": "8", "why": "…"}, …}, …} */
+static const struct json *effective(const struct json *config, const char *knob)
+{
+	const struct json *setting = json_get(json_get(config, "settings"), knob);
+	return json_kind_of(setting) == JSON_OBJECT ? json_get(setting, "value") : setting;
+}
+
+/* Parses the last line of the log that is a JSON object with an "error". NULL: there is none. */
+static struct json *last_error_line(const char *log)
+{
+	const char *end = log + strlen(log);
+	while (end > log) {
+		const char *begin = end;
+		while (begin > log && begin[-1] != '\n')
+			begin--;
+		if (*begin == '{') {
+			struct json *document = NULL;
+			if (json_parse(begin, (size_t)(end - begin), "log", &document, NULL) == STATUS_OK) {
+				if (json_string(json_get(document, "error")))
+					return document;
+				json_free(document);
+			}
+		}
+		end = begin > log ? begin - 1 : log;
+	}
+	return NULL;
+}
+
+static void say_memory(const struct json *document, char reason[512])
+{
+	double fraction = json_number(json_get(document, "min_mem_fraction"), NAN);
+	int64_t need_bytes = json_integer(json_get(document, "need_bytes"), 0);
+	if (fraction > 0 && fraction <= 1) /* rounded up, so that the printed fraction starts too */
+		snprintf(reason, 512, "oom_load: needs mem_fraction %.2f", fmin(1.0, ceil(fraction * 100.0 - 1e-9) / 100.0));
+	else
+		snprintf(reason, 512, "oom_load: needs %.1f MiB, more than the whole memory budget", (double)need_bytes / (1024.0 * 1024.0));
+}
+
+static bool explain(const char *log, bool running, enum failure *failure, char reason[512])
+{
+	struct json *document = last_error_line(log);
+	if (!document)
+		return false;
+	const char *code = json_string(json_get(document, "error"));
+	const char *message = json_string(json_get(document, "message"));
+	if (text_equal(code, "not_enough_memory")) {
+		*failure = running ? FAILURE_OOM_RUN : FAILURE_OOM_LOAD;
+		say_memory(document, reason);
+	} else {
+		*failure = running ? FAILURE_CRASH : FAILURE_LAUNCH_ERROR;
+		snprintf(reason, 512, "%s: %s%s%.400s", failure_name(*failure), code, message ? ": " : "", message ? message : "");
+	}
+	json_free(document);
+	return true;
+}
+
+const struct target_ops target_builtin = {
+	.name = "builtin",
+	.launches = true,
+	.ready_path = "/health",
+	.readback_path = "/config",
+	.flush_path = "/flush_cache",
+	.identity = TARGET_IDENTITY_NONCE,
+	.continuous_usage = false,
+	.per_request_cache = false,
+	.add_address = target_add_host_and_port,
+	.switch_of = target_switch_from_spelling,
+	.effective = effective,
+	.explain = explain,
+};

@@ -1,0 +1,38 @@
+/* Any other server that speaks the OpenAI protocol: a command line with ${PORT} in it. Nothing is known about its switches, so the
+ * experiment names each; whatever it says about memory in common words is understood. */
+#include "harness/target_common.h"
+
+static void add_address(struct string_vector *out, const char *port)
+{
+	/* A command that mentions no port serves on a fixed one, or reads PORT from the environment, which every launch sets. */
+	(void)out;
+	(void)port;
+}
+
+static bool switch_of(const char *knob, char name[64])
+{
+	(void)knob;
+	(void)name;
+	return false;
+}
+
+static bool explain(const char *log, bool running, enum failure *failure, char reason[512])
+{
+	static const char *const patterns[] = {"out of memory", "not enough memory", "cannot allocate memory", "bad_alloc"};
+	return target_explain_from_patterns(log, patterns, sizeof(patterns) / sizeof(patterns[0]), running, failure, reason);
+}
+
+const struct target_ops target_command_line = {
+	.name = "command",
+	.launches = true,
+	.ready_path = "/health",
+	.readback_path = NULL,
+	.flush_path = NULL,
+	.identity = TARGET_IDENTITY_SOCKET,
+	.continuous_usage = false,
+	.per_request_cache = false,
+	.add_address = add_address,
+	.switch_of = switch_of,
+	.effective = target_effective_nowhere,
+	.explain = explain,
+};

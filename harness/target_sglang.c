@@ -1,0 +1,63 @@
+/* SGLang's server. Switch names from `python -m sglang.launch_server --help`; /server_info reports the resolved arguments under the
+ * names of those switches with '_' for '-'. */
+#include "harness/target_common.h"
+
+static const struct name_value switches[] = {
+	{"graph_max_bs", "--cuda-graph-max-bs"},
+	{"mem_fraction", "--mem-fraction-static"},
+	{"speculation", "--speculative-algorithm"},
+	{"speculative_num_steps", "--speculative-num-steps"},
+	{"speculative_eagle_topk", "--speculative-eagle-topk"},
+	{"speculative_num_draft_tokens", "--speculative-num-draft-tokens"},
+	{"max_running_requests", "--max-running-requests"},
+	{"chunked_prefill_size", "--chunked-prefill-size"},
+	{"attention_backend", "--attention-backend"},
+	{"tp", "--tensor-parallel-size"},
+};
+#define N_SWITCHES (sizeof(switches) / sizeof(switches[0]))
+
+static bool switch_of(const char *knob, char name[64])
+{
+	return target_switch_from_table(switches, N_SWITCHES, knob, name);
+}
+
+static const struct json *effective(const struct json *config, const char *knob)
+{
+	char name[64];
+	if (!switch_of(knob, name))
+		return NULL;
+	/* "tensor-parallel-size" is resolved as tp_size; every other key is its switch. */
+	if (text_equal(knob, "tp"))
+		return json_get(config, "tp_size");
+	char key[64];
+	size_t len = 0;
+	for (const char *c = name + 2; *c; c++)
+		key[len++] = *c == '-' ? '_' : *c;
+	key[len] = '\0';
+	return json_get(config, key);
+}
+
+static bool explain(const char *log, bool running, enum failure *failure, char reason[512])
+{
+	static const char *const patterns[] = {
+		"Not enough memory", "CUDA out of memory", "OutOfMemoryError", "cannot allocate memory",
+	};
+	if (target_explain_from_patterns(log, patterns, sizeof(patterns) / sizeof(patterns[0]), running, failure, reason))
+		return true;
+	return target_explain_refused_switch(log, "error: unrecognized arguments", failure, reason);
+}
+
+const struct target_ops target_sglang = {
+	.name = "sglang",
+	.launches = true,
+	.ready_path = "/health",
+	.readback_path = "/server_info",
+	.flush_path = "/flush_cache",
+	.identity = TARGET_IDENTITY_SOCKET,
+	.continuous_usage = true,
+	.per_request_cache = false,
+	.add_address = target_add_host_and_port,
+	.switch_of = switch_of,
+	.effective = effective,
+	.explain = explain,
+};

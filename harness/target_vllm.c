@@ -1,0 +1,48 @@
+/* vLLM's server. Switch names from `vllm serve --help`; it reports no settings over HTTP, so a requested setting is taken from the
+ * argument vector as given. /reset_prefix_cache exists only with VLLM_SERVER_DEV_MODE=1 and may answer 200 without having done it;
+ * it is called, and the share of cached prompt tokens is what decides. */
+#include "harness/target_common.h"
+
+static bool switch_of(const char *knob, char name[64])
+{
+	static const struct name_value table[] = {
+		{"mem_fraction", "--gpu-memory-utilization"},
+		{"gpu_memory_utilization", "--gpu-memory-utilization"},
+		{"max_num_seqs", "--max-num-seqs"},
+		{"max_num_batched_tokens", "--max-num-batched-tokens"},
+		{"speculation", "--speculative-config"},
+		{"speculative_config", "--speculative-config"},
+		{"compilation_config", "--compilation-config"},
+		{"graph_max_bs", "--max-cudagraph-capture-size"},
+		{"max_model_len", "--max-model-len"},
+		{"tensor_parallel_size", "--tensor-parallel-size"},
+	};
+	return target_switch_from_table(table, sizeof(table) / sizeof(table[0]), knob, name);
+}
+
+static bool explain(const char *log, bool running, enum failure *failure, char reason[512])
+{
+	static const char *const patterns[] = {
+		"CUDA out of memory", "OutOfMemoryError", "No available memory for the cache blocks",
+		"is less than desired GPU memory utilization", "larger than the maximum number of tokens that can be stored in KV cache",
+		"larger than the available KV cache memory", "cannot allocate memory",
+	};
+	if (target_explain_from_patterns(log, patterns, sizeof(patterns) / sizeof(patterns[0]), running, failure, reason))
+		return true;
+	return target_explain_refused_switch(log, "error: unrecognized arguments", failure, reason);
+}
+
+const struct target_ops target_vllm = {
+	.name = "vllm",
+	.launches = true,
+	.ready_path = "/health",
+	.readback_path = NULL,
+	.flush_path = "/reset_prefix_cache",
+	.identity = TARGET_IDENTITY_SOCKET,
+	.continuous_usage = true,
+	.per_request_cache = false,
+	.add_address = target_add_host_and_port,
+	.switch_of = switch_of,
+	.effective = target_effective_nowhere,
+	.explain = explain,
+};
