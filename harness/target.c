@@ -38,7 +38,7 @@ char *string_vector_json(const struct string_vector *vector)
 	for (size_t i = 0; i < vector->count; i++)
 		json_append(array, json_new_string(vector->items[i]));
 	struct text text = {0};
-	json_write(array, JSON_COMPACT, &text);
+	json_write(array, JSON_STYLE_COMPACT, &text);
 	json_free(array);
 	return text_take(&text);
 }
@@ -56,11 +56,11 @@ const struct target_ops *target_by_name(const char *name)
 
 void target_value_text(const struct json *value, struct text *out)
 {
-	const char *string = json_string(value);
+	const char *string = json_text(value);
 	if (string)
-		text_append(out, string, json_string_len(value));
+		text_append(out, string, json_text_len(value));
 	else
-		json_write(value, JSON_COMPACT, out);
+		json_write(value, JSON_STYLE_COMPACT, out);
 }
 
 /* Appends word with ${MODEL} and ${PORT} replaced. */
@@ -108,9 +108,9 @@ static void add_switch(struct string_vector *out, const char *name, const struct
 {
 	struct text text = {0};
 	switch (json_kind_of(value)) {
-	case JSON_NULL:
+	case JSON_KIND_NULL:
 		break;
-	case JSON_BOOL:
+	case JSON_KIND_BOOL:
 		if (json_bool(value, false))
 			string_vector_add(out, name);
 		else if (text_starts_with(name, "--")) {
@@ -118,7 +118,7 @@ static void add_switch(struct string_vector *out, const char *name, const struct
 			string_vector_add_owned(out, text_take(&text));
 		}
 		break;
-	case JSON_ARRAY:
+	case JSON_KIND_ARRAY:
 		string_vector_add(out, name);
 		for (size_t i = 0; i < json_count(value); i++) {
 			target_value_text(json_at(value, i), &text);
@@ -211,7 +211,7 @@ enum status target_environment(const struct target_launch *launch, struct string
 		char name[64];
 		if (!switch_of_setting(ops, engine, setting->knob, name) || !text_starts_with(name, ENVIRONMENT_SWITCH))
 			continue;
-		if (json_kind_of(setting->value) == JSON_NULL)
+		if (json_kind_of(setting->value) == JSON_KIND_NULL)
 			continue;
 		text_clear(&prefix);
 		text_printf(&prefix, "%s=", name + strlen(ENVIRONMENT_SWITCH));
@@ -225,7 +225,7 @@ enum status target_environment(const struct target_launch *launch, struct string
 /* "8", 8 and 8.0 are one value; so are true and "true". */
 static bool same_value(const struct json *requested, const struct json *effective)
 {
-	if (json_equal(requested, effective))
+	if (json_same(requested, effective))
 		return true;
 	struct text left = {0}, right = {0};
 	target_value_text(requested, &left);
@@ -243,7 +243,7 @@ bool target_settings_active(const struct target_ops *ops, const struct arm *arm,
 {
 	for (size_t i = 0; i < arm->n_settings; i++) {
 		const struct knob_value *setting = &arm->settings[i];
-		if (json_kind_of(setting->value) == JSON_NULL || text_equal(json_string(setting->value), "auto"))
+		if (json_kind_of(setting->value) == JSON_KIND_NULL || text_equal(json_text(setting->value), "auto"))
 			continue;
 		const struct json *effective = ops->effective(config, setting->knob);
 		if (!effective && ops->identity != TARGET_IDENTITY_NONCE)
@@ -293,8 +293,6 @@ bool target_switch_from_spelling(const char *knob, char name[64])
 
 const struct json *target_effective_nowhere(const struct json *config, const char *knob)
 {
-	(void)config;
-	(void)knob;
 	return NULL;
 }
 

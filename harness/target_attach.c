@@ -4,23 +4,15 @@
 
 static void add_address(struct string_vector *out, const char *port)
 {
-	(void)out;
-	(void)port;
 }
 
 static bool switch_of(const char *knob, char name[64])
 {
-	(void)knob;
-	(void)name;
 	return false;
 }
 
 static bool explain(const char *log, bool running, enum failure *failure, char reason[512])
 {
-	(void)log;
-	(void)running;
-	(void)failure;
-	(void)reason;
 	return false;
 }
 

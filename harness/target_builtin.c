@@ -10,7 +10,7 @@
 static const struct json *effective(const struct json *config, const char *knob)
 {
 	const struct json *setting = json_get(json_get(config, "settings"), knob);
-	return json_kind_of(setting) == JSON_OBJECT ? json_get(setting, "value") : setting;
+	return json_kind_of(setting) == JSON_KIND_OBJECT ? json_get(setting, "value") : setting;
 }
 
 /* Parses the last line of the log that is a JSON object with an "error". NULL: there is none. */
@@ -24,7 +24,7 @@ static struct json *last_error_line(const char *log)
 		if (*begin == '{') {
 			struct json *document = NULL;
 			if (json_parse(begin, (size_t)(end - begin), "log", &document, NULL) == STATUS_OK) {
-				if (json_string(json_get(document, "error")))
+				if (json_text(json_get(document, "error")))
 					return document;
 				json_free(document);
 			}
@@ -37,7 +37,7 @@ static struct json *last_error_line(const char *log)
 static void say_memory(const struct json *document, char reason[512])
 {
 	double fraction = json_number(json_get(document, "min_mem_fraction"), NAN);
-	int64_t need_bytes = json_integer(json_get(document, "need_bytes"), 0);
+	int64_t need_bytes = json_int(json_get(document, "need_bytes"), 0);
 	if (fraction > 0 && fraction <= 1) /* rounded up, so that the printed fraction starts too */
 		snprintf(reason, 512, "oom_load: needs mem_fraction %.2f", fmin(1.0, ceil(fraction * 100.0 - 1e-9) / 100.0));
 	else
@@ -49,8 +49,8 @@ static bool explain(const char *log, bool running, enum failure *failure, char r
 	struct json *document = last_error_line(log);
 	if (!document)
 		return false;
-	const char *code = json_string(json_get(document, "error"));
-	const char *message = json_string(json_get(document, "message"));
+	const char *code = json_text(json_get(document, "error"));
+	const char *message = json_text(json_get(document, "message"));
 	if (text_equal(code, "not_enough_memory")) {
 		*failure = running ? FAILURE_OOM_RUN : FAILURE_OOM_LOAD;
 		say_memory(document, reason);

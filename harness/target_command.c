@@ -5,14 +5,10 @@
 static void add_address(struct string_vector *out, const char *port)
 {
 	/* A command that mentions no port serves on a fixed one, or reads PORT from the environment, which every launch sets. */
-	(void)out;
-	(void)port;
 }
 
 static bool switch_of(const char *knob, char name[64])
 {
-	(void)knob;
-	(void)name;
 	return false;
 }
 
