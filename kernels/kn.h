@@ -90,6 +90,8 @@ struct kn_ops {
 	const char *name; /* "cpu", "cuda" */
 	enum status (*create)(const struct kn_options *options, struct kn_backend **out, struct err *err);
 	void (*destroy)(struct kn_backend *backend);
+	/* Bytes that create allocates for its own scratch memory (for memory plans). */
+	uint64_t (*workspace_bytes_needed)(const struct kn_options *options);
 	const char *(*describe)(const struct kn_backend *backend); /* chosen instruction set, device name; borrowed */
 
 	enum status (*alloc)(struct kn_backend *backend, size_t bytes, void **out, struct err *err); /* zeroed, 64-byte aligned */
