@@ -22,7 +22,7 @@ VERSION := 0.1.0
 BUILD_HASH := $(shell git describe --always --dirty=+ --abbrev=12 --exclude '*' 2>/dev/null || echo unknown)
 
 WARNINGS := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wno-unused-parameter \
-	-Wvla -Wundef -Wwrite-strings
+	-Wvla -Wundef
 SAN_FLAGS_asan := -fsanitize=address,undefined -fno-omit-frame-pointer -fno-sanitize-recover=all
 SAN_FLAGS_ubsan := -fsanitize=undefined -fno-sanitize-recover=all
 SAN_FLAGS_tsan := -fsanitize=thread

@@ -25,6 +25,13 @@ present() {
 	case "$1" in
 	gcc | make | python3 | unzip | clang | clang-format | clang-tidy | cppcheck | pkg-config) command -v "$1" >/dev/null ;;
 	python3-pip) python3 -m pip --version >/dev/null 2>&1 ;;
+	libjansson-dev) pkg-config --exists jansson ;;
+	libmicrohttpd-dev) pkg-config --exists libmicrohttpd ;;
+	libcurl4-openssl-dev) pkg-config --exists libcurl ;;
+	libsqlite3-dev) pkg-config --exists 'sqlite3 >= 3.40' ;;
+	libpcre2-dev) pkg-config --exists libpcre2-8 ;;
+	libcmocka-dev) pkg-config --exists cmocka ;;
+	procps) command -v ps >/dev/null ;;
 	*) dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'install ok installed' ;;
 	esac
 }

@@ -18,7 +18,7 @@ for program in "$build"/tests/*/test_*; do
 	status=$?
 	seconds=$(awk -v a="$begin" -v b="$(date +%s.%N)" 'BEGIN { printf "%.1f", b - a }')
 	ok=$(grep -cE '^\[       OK \]' "$log")
-	bad=$(grep -cE '^\[  FAILED  \] [a-zA-Z0-9_]+$' "$log")
+	bad=$(grep -E '^\[  FAILED  \] [a-zA-Z0-9_]+$' "$log" | sort -u | wc -l)
 	# A crash, a sanitizer report or a time-out is a failure even when every case before it passed.
 	[ $status -ne 0 ] && [ "$bad" -eq 0 ] && bad=1
 	passed=$((passed + ok))
