@@ -14,15 +14,15 @@
 #include "base/utf8.h"
 #include "engine/gguf_types.h"
 
-#define GGUF_MAGIC 0x46554747u       /* "GGUF", little-endian */
-#define GGUF_ALIGNMENT_DEFAULT 32    /* format */
-#define GGUF_ALIGNMENT_MIN 8         /* format: general.alignment is a multiple of 8 */
+#define GGUF_MAGIC 0x46554747u /* "GGUF", little-endian */
+#define GGUF_ALIGNMENT_DEFAULT 32 /* format */
+#define GGUF_ALIGNMENT_MIN 8 /* format: general.alignment is a multiple of 8 */
 #define GGUF_ALIGNMENT_MAX (1u << 20) /* guess: far above any page size */
-#define GGUF_KEY_BYTES_MAX 65535     /* format */
-#define GGUF_NAME_BYTES_MAX 255      /* the format says 64; some writers use more */
-#define GGUF_ITEMS_MAX (1u << 20)    /* guess: the largest published files have some thousand tensors */
-#define VALUE_BYTES_MIN 14           /* key length, one byte of key, type, one byte of value */
-#define TENSOR_BYTES_MIN 25          /* name length, one byte of name, n_dims, type, offset */
+#define GGUF_KEY_BYTES_MAX 65535 /* format */
+#define GGUF_NAME_BYTES_MAX 255 /* the format says 64; some writers use more */
+#define GGUF_ITEMS_MAX (1u << 20) /* guess: the largest published files have some thousand tensors */
+#define VALUE_BYTES_MIN 14 /* key length, one byte of key, type, one byte of value */
+#define TENSOR_BYTES_MIN 25 /* name length, one byte of name, n_dims, type, offset */
 
 /* A place in the file; every read checks what remains, so that no sum of sizes from the file is ever formed unchecked. */
 struct reader {
@@ -114,7 +114,8 @@ static enum status read_name(struct reader *reader, const char *what, size_t len
 		return refuse(reader->err, start, "%s has %zu bytes, expected 1 to %zu", what, out->len, len_max);
 	for (size_t i = 0; i < out->len; i++)
 		if ((unsigned char)out->data[i] < 0x20 || out->data[i] == 0x7f)
-			return refuse(reader->err, start, "%s holds the control character 0x%02x", what, (unsigned char)out->data[i]);
+			return refuse(
+				reader->err, start, "%s holds the control character 0x%02x", what, (unsigned char)out->data[i]);
 	if (!utf8_is_valid(out->data, out->len))
 		return refuse(reader->err, start, "%s is not UTF-8", what);
 	return STATUS_OK;
@@ -413,13 +414,15 @@ static enum status place_tensors(struct gguf *gguf, size_t directory_end, const 
 		struct gguf_tensor *tensor = &gguf->tensors[i];
 
 		if (offsets[i] % gguf->alignment != 0)
-			return refuse(err, directory_end, "tensor '%.*s': offset %" PRIu64 " is not a multiple of the alignment %" PRIu32,
+			return refuse(err, directory_end,
+				"tensor '%.*s': offset %" PRIu64 " is not a multiple of the alignment %" PRIu32,
 				gguf_print_len(tensor->name), tensor->name.data, offsets[i], gguf->alignment);
 		if (offsets[i] > data_bytes || tensor->bytes > data_bytes - offsets[i])
 			return refuse(err, gguf->map.size,
 				"tensor '%.*s': %" PRIu64 " bytes at offset %" PRIu64 " needed, the file of %zu bytes has %" PRIu64
 				" bytes of tensor data: truncated?",
-				gguf_print_len(tensor->name), tensor->name.data, tensor->bytes, offsets[i], gguf->map.size, data_bytes);
+				gguf_print_len(tensor->name), tensor->name.data, tensor->bytes, offsets[i], gguf->map.size,
+				data_bytes);
 		tensor->data = gguf->map.data + gguf->data_offset + offsets[i];
 	}
 	return check_overlap(gguf, err);

@@ -37,8 +37,8 @@ struct gguf_value {
 	struct gguf_string key; /* valid UTF-8 without control characters, 1 to 65535 bytes, unique in the file */
 	enum gguf_type type;
 	enum gguf_type element_type; /* of an array; never GGUF_ARRAY (nested arrays are refused) */
-	uint64_t count;              /* of an array; 1 otherwise */
-	const uint8_t *bytes;        /* first byte of the value (of the first element) in the map; may be unaligned */
+	uint64_t count; /* of an array; 1 otherwise */
+	const uint8_t *bytes; /* first byte of the value (of the first element) in the map; may be unaligned */
 };
 
 #define GGUF_DIMS_MAX 4
@@ -50,7 +50,7 @@ struct gguf_tensor {
 	enum dtype dtype;
 	int n_dims;
 	int64_t dims[GGUF_DIMS_MAX]; /* fastest first, as stored: a [rows, cols] matrix has dims {cols, rows}; unused are 1 */
-	const uint8_t *data;         /* inside the map, aligned to gguf.alignment; no two tensors overlap */
+	const uint8_t *data; /* inside the map, aligned to gguf.alignment; no two tensors overlap */
 	uint64_t bytes;
 };
 
@@ -60,13 +60,13 @@ struct gguf {
 	struct file_map map;
 	uint32_t version;
 	uint32_t alignment;
-	uint64_t data_offset;        /* where the tensor data begins in the file */
-	struct gguf_value *values;   /* owned */
+	uint64_t data_offset; /* where the tensor data begins in the file */
+	struct gguf_value *values; /* owned */
 	size_t n_values;
 	struct gguf_tensor *tensors; /* owned */
 	size_t n_tensors;
-	struct gguf_index *index;    /* owned name look-up */
-	bool borrowed;               /* the map belongs to the caller of gguf_open_bytes */
+	struct gguf_index *index; /* owned name look-up */
+	bool borrowed; /* the map belongs to the caller of gguf_open_bytes */
 };
 
 /* Opens and checks the whole directory. Errors name the file, the byte offset and the item. Close with gguf_close. */
@@ -86,8 +86,7 @@ const struct gguf_tensor *gguf_find_tensor(const struct gguf *gguf, const char *
 enum status gguf_get_u64(const struct gguf *gguf, const char *key, bool required, uint64_t *out, struct err *err);
 enum status gguf_get_double(const struct gguf *gguf, const char *key, bool required, double *out, struct err *err);
 enum status gguf_get_bool(const struct gguf *gguf, const char *key, bool required, bool *out, struct err *err);
-enum status gguf_get_string(const struct gguf *gguf, const char *key, bool required, struct gguf_string *out,
-	struct err *err);
+enum status gguf_get_string(const struct gguf *gguf, const char *key, bool required, struct gguf_string *out, struct err *err);
 
 /* The array under key, whose elements must be of element_type; NULL in *out when absent and not required. */
 enum status gguf_get_array(const struct gguf *gguf, const char *key, enum gguf_type element_type, bool required,

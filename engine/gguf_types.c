@@ -62,8 +62,8 @@ const char *gguf_tensor_type_name(uint32_t id)
 
 const char *gguf_type_name(enum gguf_type type)
 {
-	static const char *const names[] = {"u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "string", "array", "u64",
-		"i64", "f64"};
+	static const char *const names[] = {
+		"u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "string", "array", "u64", "i64", "f64"};
 
 	return (unsigned)type < sizeof(names) / sizeof(names[0]) ? names[type] : "unknown";
 }
@@ -73,17 +73,22 @@ size_t gguf_type_bytes(enum gguf_type type)
 	switch (type) {
 	case GGUF_U8:
 	case GGUF_I8:
-	case GGUF_BOOL: return 1;
+	case GGUF_BOOL:
+		return 1;
 	case GGUF_U16:
-	case GGUF_I16: return 2;
+	case GGUF_I16:
+		return 2;
 	case GGUF_U32:
 	case GGUF_I32:
-	case GGUF_F32: return 4;
+	case GGUF_F32:
+		return 4;
 	case GGUF_U64:
 	case GGUF_I64:
-	case GGUF_F64: return 8;
+	case GGUF_F64:
+		return 8;
 	case GGUF_STRING:
-	case GGUF_ARRAY: break;
+	case GGUF_ARRAY:
+		break;
 	}
 	return 0;
 }

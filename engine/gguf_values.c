@@ -64,18 +64,26 @@ int64_t gguf_integer_at(const struct gguf_value *value, uint64_t idx)
 
 	switch (value->element_type) {
 	case GGUF_U8:
-	case GGUF_BOOL: return bytes[0];
-	case GGUF_I8: return (int8_t)bytes[0];
-	case GGUF_U16: return (uint16_t)(bytes[0] | bytes[1] << 8);
-	case GGUF_I16: return (int16_t)(uint16_t)(bytes[0] | bytes[1] << 8);
-	case GGUF_U32: return (int64_t)gguf_load_u32(bytes);
-	case GGUF_I32: return (int32_t)gguf_load_u32(bytes);
+	case GGUF_BOOL:
+		return bytes[0];
+	case GGUF_I8:
+		return (int8_t)bytes[0];
+	case GGUF_U16:
+		return (uint16_t)(bytes[0] | bytes[1] << 8);
+	case GGUF_I16:
+		return (int16_t)(uint16_t)(bytes[0] | bytes[1] << 8);
+	case GGUF_U32:
+		return (int64_t)gguf_load_u32(bytes);
+	case GGUF_I32:
+		return (int32_t)gguf_load_u32(bytes);
 	case GGUF_U64:
-	case GGUF_I64: return (int64_t)gguf_load_u64(bytes);
+	case GGUF_I64:
+		return (int64_t)gguf_load_u64(bytes);
 	case GGUF_F32:
 	case GGUF_F64:
 	case GGUF_STRING:
-	case GGUF_ARRAY: break;
+	case GGUF_ARRAY:
+		break;
 	}
 	return 0;
 }
@@ -94,8 +102,8 @@ double gguf_double_at(const struct gguf_value *value, uint64_t idx)
 }
 
 /* Looks a key up. Absent and not required: STATUS_OK with *out NULL. */
-static enum status find_value(const struct gguf *gguf, const char *key, bool required, const struct gguf_value **out,
-	struct err *err)
+static enum status find_value(
+	const struct gguf *gguf, const char *key, bool required, const struct gguf_value **out, struct err *err)
 {
 	*out = gguf_find(gguf, key);
 	if (!*out && required)
@@ -103,14 +111,13 @@ static enum status find_value(const struct gguf *gguf, const char *key, bool req
 	return STATUS_OK;
 }
 
-static enum status wrong_type(const struct gguf *gguf, const struct gguf_value *value, const char *key,
-	const char *expected, struct err *err)
+static enum status wrong_type(
+	const struct gguf *gguf, const struct gguf_value *value, const char *key, const char *expected, struct err *err)
 {
 	bool array = value->type == GGUF_ARRAY;
 
-	return err_set(err, STATUS_INPUT, "byte %zu: key '%s' has type %s%s, expected %s",
-		(size_t)(value->bytes - gguf->map.data), key, array ? "array of " : "", gguf_type_name(value->element_type),
-		expected);
+	return err_set(err, STATUS_INPUT, "byte %zu: key '%s' has type %s%s, expected %s", (size_t)(value->bytes - gguf->map.data),
+		key, array ? "array of " : "", gguf_type_name(value->element_type), expected);
 }
 
 enum status gguf_get_u64(const struct gguf *gguf, const char *key, bool required, uint64_t *out, struct err *err)
@@ -157,8 +164,7 @@ enum status gguf_get_bool(const struct gguf *gguf, const char *key, bool require
 	return STATUS_OK;
 }
 
-enum status gguf_get_string(const struct gguf *gguf, const char *key, bool required, struct gguf_string *out,
-	struct err *err)
+enum status gguf_get_string(const struct gguf *gguf, const char *key, bool required, struct gguf_string *out, struct err *err)
 {
 	const struct gguf_value *value;
 	const uint8_t *cursor;

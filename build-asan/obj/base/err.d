@@ -1,0 +1,3 @@
+build-asan/obj/base/err.o: base/err.c base/err.h base/status.h
+base/err.h:
+base/status.h:

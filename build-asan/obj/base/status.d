@@ -1,0 +1,2 @@
+build-asan/obj/base/status.o: base/status.c base/status.h
+base/status.h:

@@ -1,0 +1,10 @@
+build-asan/obj/engine/gguf_values.o: engine/gguf_values.c engine/gguf.h \
+ base/err.h base/status.h base/file.h base/text.h kernels/dtype.h \
+ engine/gguf_types.h
+engine/gguf.h:
+base/err.h:
+base/status.h:
+base/file.h:
+base/text.h:
+kernels/dtype.h:
+engine/gguf_types.h:

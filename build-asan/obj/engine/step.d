@@ -1,0 +1,2 @@
+build-asan/obj/engine/step.o: engine/step.c engine/step.h
+engine/step.h:

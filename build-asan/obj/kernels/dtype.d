@@ -1,0 +1,2 @@
+build-asan/obj/kernels/dtype.o: kernels/dtype.c kernels/dtype.h
+kernels/dtype.h:
