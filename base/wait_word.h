@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 struct wait_word {
-	_Atomic uint32_t value;    /* changed by wait_word_set only */
+	_Atomic uint32_t value; /* changed by wait_word_set only */
 	_Atomic uint32_t sleepers; /* waiters past their spinning */
 };
 
@@ -16,12 +16,13 @@ struct wait_word {
 void wait_word_set(struct wait_word *word, uint32_t value);
 
 /* The value, with everything written before it was set (acquire). */
-static inline uint32_t wait_word_get(const struct wait_word *word) {
+static inline uint32_t wait_word_get(const struct wait_word *word)
+{
 	return atomic_load_explicit(&word->value, memory_order_acquire);
 }
 
 /* As wait_while_equal of base/wait.h: true when the value is no longer old. */
-bool wait_word_while_equal(struct wait_word *word, uint32_t old, uint32_t spins, const _Atomic uint32_t *abort_word,
-	int64_t deadline_ns);
+bool wait_word_while_equal(
+	struct wait_word *word, uint32_t old, uint32_t spins, const _Atomic uint32_t *abort_word, int64_t deadline_ns);
 
 #endif

@@ -13,7 +13,7 @@
 #define COMM_AUTO_BACKENDS_MAX 8
 
 struct comm_auto_sizes {
-	size_t decode_count;  /* floats of the smallest usual call: one row */
+	size_t decode_count; /* floats of the smallest usual call: one row */
 	size_t prefill_count; /* floats of a large one: a full chunk; <= options.count_max */
 };
 
@@ -24,7 +24,7 @@ struct comm_auto_row {
 
 struct comm_auto_choice {
 	const struct comm_ops *ops; /* NULL with world 1 */
-	struct comm *comm;          /* NULL with world 1 */
+	struct comm *comm; /* NULL with world 1 */
 	char why[COMM_AUTO_WHY_BYTES];
 	struct comm_auto_row rows[COMM_AUTO_BACKENDS_MAX]; /* in the order of comm_cpu_backends; rank 0's times on every rank */
 	size_t n_rows;
@@ -34,7 +34,7 @@ struct comm_auto_choice {
 size_t comm_auto_shared_bytes(int world, size_t count_max);
 
 /* Takes about 0.1 s, 0.3 s at most where ranks have cores of their own. With world 1 nothing is measured: ops and comm are NULL. */
-enum status comm_auto_create(const struct comm_options *options, const struct comm_auto_sizes *sizes,
-	struct comm_auto_choice *out, struct err *err);
+enum status comm_auto_create(
+	const struct comm_options *options, const struct comm_auto_sizes *sizes, struct comm_auto_choice *out, struct err *err);
 
 #endif

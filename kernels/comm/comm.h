@@ -21,13 +21,15 @@ struct comm; /* one rank's end; used from one thread */
 
 struct comm_options {
 	int rank, world;
-	size_t count_max;      /* most floats in one call */
-	void *shared;          /* region of comm_ops.shared_bytes(world, count_max) bytes, aligned to 128, zeroed once, mapped by every rank; NULL if that is 0 */
-	const int *sockets;    /* ref-socket: [world] connected stream sockets: rank 0 to every peer, the others to rank 0, else -1; borrowed; NULL for the others */
+	size_t count_max; /* most floats in one call */
+	void *shared; /* region of comm_ops.shared_bytes(world, count_max) bytes, aligned to 128, zeroed once, mapped by every rank;
+			 NULL if that is 0 */
+	const int *sockets; /* ref-socket: [world] connected stream sockets: rank 0 to every peer, the others to rank 0, else -1;
+			       borrowed; NULL for the others */
 	const _Atomic uint32_t *abort; /* non-zero ends every wait with STATUS_RANK_DIED; may be NULL */
-	int64_t timeout_ns;    /* longest wait for a peer: then STATUS_RANK_DIED naming it */
-	uint32_t spins;        /* see base/wait.h */
-	uint32_t first_epoch;  /* where the counter of calls starts, equal on all ranks: 0, but for tests of its wrap at 2^32 */
+	int64_t timeout_ns; /* longest wait for a peer: then STATUS_RANK_DIED naming it */
+	uint32_t spins; /* see base/wait.h */
+	uint32_t first_epoch; /* where the counter of calls starts, equal on all ranks: 0, but for tests of its wrap at 2^32 */
 };
 
 struct comm_stats { /* since create */
@@ -36,9 +38,9 @@ struct comm_stats { /* since create */
 };
 
 struct comm_ops {
-	const char *name;     /* "shm-flag", … */
-	const char *twin;     /* the other device's backend with this protocol: "p2p-flag" */
-	const char *summary;  /* one line for --help and --allreduce-explain */
+	const char *name; /* "shm-flag", … */
+	const char *twin; /* the other device's backend with this protocol: "p2p-flag" */
+	const char *summary; /* one line for --help and --allreduce-explain */
 	size_t (*shared_bytes)(int world, size_t count_max);
 	int needs_sockets;
 	/* Never waits for the others: the first call does, and refuses a group whose ends were made with different options. */
