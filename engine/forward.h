@@ -11,18 +11,19 @@ struct forward;
 
 struct forward_options {
 	const struct kn_ops *kn;
-	struct kn_options kn_options;
+	struct kn_options kn_options; /* rows_max and cols_max are filled in by forward_create */
 	struct step_limits limits;
 	int rank, world;
 	enum kn_kv_type kv_type;
 	int graph_max_bs;      /* 0: no plans */
 	int32_t n_blocks;      /* KV blocks, block 0 is a dummy; from the memory plan, equal on all ranks */
-	float *logits;         /* [logits_max][vocab] memory shared by all ranks: each writes its vocabulary slice */
+	float *logits;         /* [logits_max][vocab] memory shared by all ranks, reachable by the backend: each writes its vocabulary slice */
 };
 
-struct forward_times { int64_t total_ns, allreduce_ns, plan_ns; int used_plan; };
+struct forward_times { int64_t total_ns, allreduce_ns; int used_plan /* the step ran from a plan */; };
 
-/* Loads this rank's shard of the weights and prepares plans. */
+/* Loads this rank's shard of the weights, allocates everything a step needs, and records plans: one for every row count from
+ * 1 to graph_max_bs (at most logits_max), exact and never padded, since on a CPU a padded row costs as much as a real one. */
 enum status forward_create(const struct gguf *gguf, const struct model_config *config, const struct forward_options *options,
 	struct forward **out, struct err *err);
 void forward_destroy(struct forward *forward);
@@ -30,14 +31,22 @@ void forward_destroy(struct forward *forward);
 /* Gives the collective, before the first step; world 1 needs none. Plans recorded earlier use it too. Borrowed. */
 void forward_set_comm(struct forward *forward, const struct comm_ops *comm_ops, struct comm *comm);
 
-/* Runs one step: all layers for step->n_rows rows, logits for the listed rows. Collective over ranks. Allocates nothing. */
+/* Runs one step: all layers for step->n_rows rows, logits for the listed rows. Collective over ranks. Allocates nothing.
+ * A plan is used when there is one for the row count and every row asks for its logits (decode and verify steps); the bits
+ * of a row are the same either way, and whatever the other rows are. times may be NULL. */
 enum status forward_step(struct forward *forward, const struct step *step, struct forward_times *times, struct err *err);
 
 /* Memory this rank holds. */
 struct forward_memory { uint64_t weights, workspace, plans, kv; };
 void forward_memory(const struct forward *forward, struct forward_memory *out);
 
-/* The same before anything is made, from the same options (logits and n_blocks are not looked at; kv is the bytes of one
+/* Number of plans that were recorded, for the row counts 1 to this. */
+int forward_plans_count(const struct forward *forward);
+
+/* Instruction set or device in use, from the backend; borrowed. */
+const char *forward_describe(const struct forward *forward);
+
+/* Memory before anything is made, from the same options (logits and n_blocks are not looked at; kv is the bytes of one
  * block). weights and workspace are exact, plans an upper bound. */
 enum status forward_memory_needed(const struct gguf *gguf, const struct model_config *config,
 	const struct forward_options *options, struct forward_memory *out, struct err *err);

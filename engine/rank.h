@@ -14,6 +14,9 @@ struct rank_peers {
 	const _Atomic uint32_t *abort_word; /* may be NULL */
 };
 
+/* What a rank's forward pass is made from, but for the logits' place (NULL here). */
+void rank_forward_options(const struct rank_setup *setup, int rank, struct forward_options *out);
+
 /* Loads the shard, allocates everything, records plans. No collective work: a failure on one rank is reported, not waited for.
  * region, gguf and config must outlive *out. */
 enum status rank_create(const struct region *region, const struct gguf *gguf, const struct model_config *config,

@@ -20,19 +20,21 @@ enum { REGION_COMMAND_LOAD = RANKS_COMMAND_FIRST_FREE, REGION_COMMAND_CONNECT };
 struct region_header {
 	struct rank_setup setup;             /* written by rank 0 before REGION_COMMAND_LOAD, then constant */
 	_Atomic uint32_t allreduce_choice;   /* 1 + index of the measured backend; written by rank 0 while connecting */
-	_Atomic uint64_t comm_ns[COMM_RANKS_MAX]; /* time in collectives during the last step, each written by its rank */
 };
 
 /* Pointers into the region, one copy per process. */
 struct region {
 	struct region_header *header;
 	struct step step;
-	void *comm_shared[REGION_BACKENDS_MAX]; /* by index in comm_cpu_backends; NULL for backends that are not candidates */
+	void *comm_shared[REGION_BACKENDS_MAX]; /* by index in comm_cpu_backends; NULL where none is needed */
 	float *logits;                          /* [limits.logits_max][vocab] */
 };
 
 /* Bytes of the region for setup; with world 1 it needs no sharing, any zeroed memory does. */
 size_t region_bytes(const struct rank_setup *setup);
+
+/* Floats of the largest allreduce: all rows of one step. */
+size_t region_comm_count(const struct rank_setup *setup);
 
 /* The part of them that only the collectives need. */
 size_t region_comm_bytes(const struct rank_setup *setup);

@@ -1,0 +1,172 @@
+/* Decides what the options left open, once, in one place, with the reason beside each value. */
+#include "engine/setup.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/text.h"
+#include "base/wait.h"
+#include "engine/rank.h"
+#include "engine/region.h"
+
+#define MODEL_LEN_DEFAULT_MAX 8192 /* guess: longer contexts cost KV memory that few requests use; --max-model-len raises it */
+#define THREADS_DEFAULT_MAX 16     /* guess: small layers gain nothing from more, each barrier costs more */
+#define LOGITS_ROWS_MIN 32         /* rows of logits one step can give when a request asks for those of its whole prompt */
+
+static int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static void why(char out[SETUP_WHY_BYTES], const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void why(char out[SETUP_WHY_BYTES], const char *format, ...)
+{
+	va_list args;
+	va_start(args, format);
+	vsnprintf(out, SETUP_WHY_BYTES, format, args);
+	va_end(args);
+}
+
+static enum status copy_name(const char *what, const char *from, char *out, size_t out_bytes, struct err *err)
+{
+	if (strlen(from) >= out_bytes)
+		return err_set_code(err, STATUS_INPUT, "bad_option", "%s is longer than %zu bytes", what, out_bytes - 1);
+	memcpy(out, from, strlen(from) + 1);
+	return STATUS_OK;
+}
+
+static enum status resolve_device(const struct engine_options *options, struct setup *out, struct err *err)
+{
+	if (text_equal(options->device, "cuda"))
+		return err_set_code(err, STATUS_UNAVAILABLE, "device_unavailable",
+			"--device cuda: this program was built without CUDA; use --device cpu");
+	why(out->whys.device, text_equal(options->device, "auto") ? "auto: the only device of this build" : "as asked");
+	return copy_name("--device", "cpu", out->rank.device, sizeof out->rank.device, err);
+}
+
+static void resolve_threads(const struct engine_options *options, struct setup *out)
+{
+	int cpus = file_machine_cpus();
+	out->rank.world = (int32_t)options->tp;
+	if (options->threads > 0) {
+		out->rank.threads = (int32_t)options->threads;
+		why(out->whys.threads, "as asked; this process may use %d CPUs", cpus);
+	} else {
+		out->rank.threads = (int32_t)min_i64(max_i64(cpus / options->tp, 1), THREADS_DEFAULT_MAX);
+		why(out->whys.threads, "auto: %d CPUs shared by %lld ranks, at most %d each", cpus, options->tp, THREADS_DEFAULT_MAX);
+	}
+	out->rank.spins = wait_default_spins(out->rank.world * out->rank.threads);
+}
+
+static enum status resolve_length(const struct engine_options *options, const struct model_config *config, struct setup *out,
+	struct err *err)
+{
+	if (options->max_model_len > config->context)
+		return err_set_code(err, STATUS_INPUT, "bad_option", "--max-model-len %lld is above the model's context of %d tokens",
+			options->max_model_len, config->context);
+	if (options->max_model_len > 0) {
+		out->rank.max_model_len = (int32_t)options->max_model_len;
+		why(out->whys.max_model_len, "as asked; the model's context is %d", config->context);
+	} else {
+		out->rank.max_model_len = (int32_t)min_i64(config->context, MODEL_LEN_DEFAULT_MAX);
+		why(out->whys.max_model_len, "default: the model's context of %d, at most %d", config->context, MODEL_LEN_DEFAULT_MAX);
+	}
+	return STATUS_OK;
+}
+
+/* Most rows that decode and verify steps have: one and the drafted ones for every sequence. */
+static int64_t decode_rows(const struct engine_options *options)
+{
+	int64_t per_sequence = text_equal(options->speculation, "off") ? 1 : 1 + options->spec_draft_max;
+	return options->max_num_seqs * per_sequence;
+}
+
+static void resolve_limits(const struct engine_options *options, const struct model_config *config, struct setup *out)
+{
+	int64_t rows = decode_rows(options);
+	/* A chunk longer than the longest prompt never occurs. */
+	int64_t chunk = min_i64(options->chunk_tokens, out->rank.max_model_len);
+	out->chunk_tokens = (int32_t)chunk;
+	why(out->whys.chunk_tokens, chunk < options->chunk_tokens ? "no prompt is longer" : "as asked or default");
+	struct step_limits *limits = &out->rank.limits;
+	limits->rows_max = (int32_t)(chunk + rows);
+	limits->slots_max = (int32_t)options->max_num_seqs;
+	limits->blocks_per_slot_max = (int32_t)memplan_blocks(out->rank.max_model_len);
+	limits->logits_max = (int32_t)min_i64(max_i64(rows, LOGITS_ROWS_MIN), limits->rows_max);
+	why(out->whys.max_num_seqs, "as asked or default");
+	out->rank.vocab = config->vocab;
+	out->rank.hidden = config->hidden;
+	out->rank.graph_max_bs = (int32_t)options->graph_max_bs;
+	int64_t plans = min_i64(options->graph_max_bs, limits->logits_max);
+	if (plans == 0)
+		why(out->whys.graph_max_bs, "0: every step is planned as it comes");
+	else
+		why(out->whys.graph_max_bs, "step plans for 1 to %lld rows%s", (long long)plans,
+			plans < options->graph_max_bs ? ", the most that a step without prompt tokens has" : "");
+}
+
+static enum status resolve_names(const struct engine_options *options, struct setup *out, struct err *err)
+{
+	out->rank.kv_type = text_equal(options->kv_type, "f32") ? KN_KV_F32 : KN_KV_F16;
+	why(out->whys.kv_type, "as asked or default");
+	out->rank.rank_timeout_ns = options->rank_timeout_ms * 1000000;
+	if (out->rank.world == 1)
+		why(out->whys.allreduce, "one rank has nothing to sum");
+	else
+		why(out->whys.allreduce, text_equal(options->allreduce, "auto") ? "auto: measured at start" : "as asked");
+	enum status status = copy_name("--model", options->model_path, out->rank.model_path, sizeof out->rank.model_path, err);
+	if (status == STATUS_OK)
+		status = copy_name("--isa", options->isa, out->rank.isa, sizeof out->rank.isa, err);
+	if (status == STATUS_OK)
+		status = copy_name("--allreduce", options->allreduce, out->rank.allreduce, sizeof out->rank.allreduce, err);
+	return status;
+}
+
+static enum status resolve_memory(const struct engine_options *options, const struct gguf *gguf,
+	const struct model_config *config, struct setup *out, struct err *err)
+{
+	struct memplan_request request = {
+		.total_bytes = options->mem_budget > 0 ? (uint64_t)options->mem_budget : file_machine_memory_bytes(),
+		.total_source = options->mem_budget > 0 ? "--mem-budget" : "physical memory or its cgroup limit",
+		.automatic = text_equal(options->mem_fraction, "auto"),
+		.max_model_len = out->rank.max_model_len,
+		.max_num_seqs = options->max_num_seqs,
+		.collectives_bytes = region_comm_bytes(&out->rank),
+		.logits_bytes = region_bytes(&out->rank) - region_comm_bytes(&out->rank),
+	};
+	if (!request.automatic && !text_to_double(options->mem_fraction, &request.fraction))
+		return err_set_code(err, STATUS_INPUT, "bad_option", "--mem-fraction '%s' is no number", options->mem_fraction);
+	for (int rank = 0; rank < out->rank.world; rank++) {
+		struct forward_options forward_options;
+		struct forward_memory memory;
+		rank_forward_options(&out->rank, rank, &forward_options);
+		enum status status = forward_memory_needed(gguf, config, &forward_options, &memory, err);
+		if (status != STATUS_OK)
+			return status;
+		request.weights_bytes += memory.weights;
+		request.workspace_bytes += memory.workspace;
+		request.plans_bytes += memory.plans;
+		request.block_bytes += memory.kv;
+	}
+	enum status status = memplan_compute(&request, &out->memplan, err);
+	out->rank.n_blocks = out->memplan.n_blocks;
+	return status;
+}
+
+enum status setup_resolve(const struct engine_options *options, const struct gguf *gguf, const struct model_config *config,
+	struct setup *out, struct err *err)
+{
+	*out = (struct setup){0};
+	enum status status = resolve_device(options, out, err);
+	if (status != STATUS_OK)
+		return status;
+	resolve_threads(options, out);
+	status = resolve_length(options, config, out, err);
+	if (status != STATUS_OK)
+		return status;
+	resolve_limits(options, config, out);
+	status = resolve_names(options, out, err);
+	if (status == STATUS_OK)
+		status = resolve_memory(options, gguf, config, out, err);
+	return status;
+}
