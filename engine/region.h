@@ -2,7 +2,6 @@
 #ifndef ENGINE_REGION_H
 #define ENGINE_REGION_H
 
-#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -11,23 +10,20 @@
 #include "engine/step.h"
 #include "kernels/comm/comm.h"
 
-#define REGION_BACKENDS_MAX 8
-
 /* Commands beside RANKS_COMMAND_STEP. Order of a start: rank 0 fills the region, posts REGION_COMMAND_LOAD, every rank loads
  * and reports; when all are ready rank 0 posts REGION_COMMAND_CONNECT and every rank makes its collective; then steps. */
 enum { REGION_COMMAND_LOAD = RANKS_COMMAND_FIRST_FREE, REGION_COMMAND_CONNECT };
 
 struct region_header {
-	struct rank_setup setup;             /* written by rank 0 before REGION_COMMAND_LOAD, then constant */
-	_Atomic uint32_t allreduce_choice;   /* 1 + index of the measured backend; written by rank 0 while connecting */
+	struct rank_setup setup; /* written by rank 0 before REGION_COMMAND_LOAD, then constant */
 };
 
 /* Pointers into the region, one copy per process. */
 struct region {
 	struct region_header *header;
 	struct step step;
-	void *comm_shared[REGION_BACKENDS_MAX]; /* by index in comm_cpu_backends; NULL where none is needed */
-	float *logits;                          /* [limits.logits_max][vocab] */
+	void *comm_shared; /* area of the collective; NULL when it needs none */
+	float *logits;     /* [limits.logits_max][vocab] */
 };
 
 /* Bytes of the region for setup; with world 1 it needs no sharing, any zeroed memory does. */
