@@ -1,0 +1,119 @@
+/* Inner loops of the CPU backend, one table per instruction set. Every table gives the same bits: integer sums are exact,
+ * and each fp32 result is made by the same sequence of correctly rounded operations, whatever the vector width. */
+#ifndef KERNELS_CPU_MICRO_H
+#define KERNELS_CPU_MICRO_H
+
+#include <stdint.h>
+
+#include "kernels/dtype.h"
+#include "kernels/kn.h"
+
+#define PANEL_ROWS 16 /* weight rows interleaved in a panel: fp32 lanes of one 512-bit register */
+#define BLOCK_COLS 32 /* columns that share one activation scale: block of the Q4 and Q8 formats */
+
+/* Packed forms of weights. A panel holds 16 rows; quantised panels are a run of blocks of 32 columns, plain ones a run of
+ * columns of 16 values. Lane r of every vector belongs to row r.
+ *   Q4_*: 64 dwords of nibbles, then 16 scales, then 16 minimums. Dword 16 z + r has, at bit 4 j, the value of column
+ *         8 z + 2 j and, at bit 16 + 4 j, that of column 8 z + 2 j + 1: one shift and one mask give 16-bit pairs.
+ *   Q8_0, Q6_K: 16 runs of 16 byte pairs (columns 2 i and 2 i + 1 of row r), then 16 scales (Q6_K: for columns 0..15, then 16..31).
+ * Scales are f16 as stored; those of the K formats are the exact fp32 products of their two stored factors. */
+enum panel_form { PANEL_F32, PANEL_F16, PANEL_BF16, PANEL_Q4_0, PANEL_Q4_1, PANEL_Q4_K, PANEL_Q8_0, PANEL_Q6_K, PANEL_FORMS };
+
+#define U4_BYTES (BLOCK_COLS / 2 * PANEL_ROWS) /* nibbles of one block */
+#define I8_BYTES (BLOCK_COLS * PANEL_ROWS)     /* bytes of one block */
+#define Q4_0_BLOCK_BYTES (U4_BYTES + 32)
+#define Q4_1_BLOCK_BYTES (U4_BYTES + 64)
+#define Q4_K_BLOCK_BYTES (U4_BYTES + 128)
+#define Q8_0_BLOCK_BYTES (I8_BYTES + 32)
+#define Q6_K_BLOCK_BYTES (I8_BYTES + 128)
+
+/* What a product needs of one block of 32 quantised activations: x ~= scale * q. */
+struct activation_block {
+	float scale;         /* max |x| / 32767; NaN when an input is not finite */
+	float sum;           /* scale * sum(q), for the minimum term */
+	int32_t minus_8_sum; /* -8 * sum(q), the offset of Q4_0 */
+};
+
+/* Rows prepared for a product. Quantised and plain forms read different members; members not needed may be stale. */
+struct activations {
+	int16_t *quants;                 /* [rows][col_stride] */
+	struct activation_block *blocks; /* [rows][col_stride / 32] */
+	float *values;                   /* [rows][col_stride] */
+	int64_t col_stride;              /* a multiple of 32 */
+};
+
+/* out[panel][row][lane] = sum over columns. Plain forms: acc = fma(w, x, acc) in ascending column order from 0. Quantised
+ * forms: per block in ascending order, with dot the exact integer product, acc = fma(w_scale * x_scale, (float)dot, acc),
+ * then acc = fma(min, sum, acc) where there is a minimum. */
+struct micro_product {
+	const uint8_t *panels;
+	int64_t panel_bytes;
+	int n_panels;
+	int64_t n_cols; /* quantised forms: a multiple of 32 */
+	const struct activations *activations;
+	int64_t row_begin;
+	int n_rows;
+	float *out; /* [n_panels][n_rows][16] */
+};
+
+#define ATTENTION_QUERIES_MAX 12 /* queries that share each load of keys and values */
+#define ATTENTION_CHUNK 256      /* tokens between rescalings of the running softmax: the scores of a chunk stay in L1 */
+#define ATTENTION_HEAD_DIM_MAX 256
+
+/* Running softmax of one query: weights are exp(score - max), 16 partial sums by token number modulo 16. */
+struct softmax_state {
+	float max;
+	float sums[PANEL_ROWS];
+};
+
+struct micro {
+	const char *name;
+
+	/* Sum of squares in 16 partial sums by element number modulo 16 (fma), then micro_tree_sum's order. */
+	float (*sum_squares)(const float *x, int64_t n);
+	/* out = (x * scale) * weight. out may be x. */
+	void (*normalize)(const float *x, float scale, const float *weight, int64_t n, float *out);
+	/* Quantises n values, a multiple of 32, rounding to nearest even. A block whose largest magnitude is under
+	 * MICRO_QUANTIZE_MIN counts as zeros. */
+	void (*quantize)(const float *x, int64_t n, int16_t *quants, struct activation_block *blocks);
+	void (*multiply[PANEL_FORMS])(const struct micro_product *product);
+	/* out = gate / (1 + exp(-gate)) * up, for n a multiple of 16. */
+	void (*swiglu)(const float *gate, const float *up, int64_t n, float *out);
+	/* Rounds n values to f16, nearest even. */
+	void (*to_f16)(const float *x, int64_t n, uint16_t *out);
+
+	/* out[q][t] = scale * sum over d of query[q][d] * keys[d][t] (fma in ascending d from 0) for the 16 tokens of a block. */
+	void (*scores)(const float *const *queries, int n_queries, const void *keys, enum kn_kv_type type, int head_dim,
+		float scale, float *out, int64_t out_stride);
+	/* Turns n scores into weights, in place, and brings state and the sums made so far to the new maximum. Up to the
+	 * next multiple of 16, weights after n become 0. */
+	void (*softmax)(float *scores, int n, struct softmax_state *state, float *sums, int head_dim);
+	/* sums[q][d] = fma(weights[q][t], values[t][d], sums[q][d]) for t = token_begin .. token_end - 1 in ascending order. */
+	void (*accumulate)(const float *weights, int64_t weights_stride, int n_queries, const void *values,
+		enum kn_kv_type type, int head_dim, int token_begin, int token_end, float *sums, int64_t sums_stride);
+};
+
+/* Smallest block magnitude that is quantised: 32767 / it must stay finite with room to spare. */
+#define MICRO_QUANTIZE_MIN 0x1p-100f
+
+extern const struct micro micro_scalar;
+extern const struct micro micro_avx2;
+extern const struct micro micro_avx512;
+
+/* Table for a name ("scalar", "avx2", "avx512"), or the best for this machine for NULL and "auto". An instruction set this
+ * machine lacks is STATUS_UNAVAILABLE, an unknown name STATUS_INPUT. */
+enum status micro_choose(const char *isa, const struct micro **out, struct err *err);
+
+/* ((0+8)+(4+12)) + ((2+10)+(6+14)) + …: halves added lane by lane, as folding a register does. */
+static inline float micro_tree_sum(const float lanes[PANEL_ROWS])
+{
+	float eight[8], four[4];
+
+	for (int i = 0; i < 8; i++)
+		eight[i] = lanes[i] + lanes[i + 8];
+	for (int i = 0; i < 4; i++)
+		four[i] = eight[i] + eight[i + 4];
+	return (four[0] + four[2]) + (four[1] + four[3]);
+}
+
+#endif
