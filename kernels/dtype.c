@@ -19,14 +19,22 @@ static const struct dtype_info *info_of(enum dtype dtype)
 	static const struct dtype_info q4_k = {"Q4_K", K_BLOCK, 144}, q6_k = {"Q6_K", K_BLOCK, 210};
 
 	switch (dtype) {
-	case DTYPE_F32: return &f32;
-	case DTYPE_F16: return &f16;
-	case DTYPE_BF16: return &bf16;
-	case DTYPE_Q4_0: return &q4_0;
-	case DTYPE_Q4_1: return &q4_1;
-	case DTYPE_Q8_0: return &q8_0;
-	case DTYPE_Q4_K: return &q4_k;
-	case DTYPE_Q6_K: return &q6_k;
+	case DTYPE_F32:
+		return &f32;
+	case DTYPE_F16:
+		return &f16;
+	case DTYPE_BF16:
+		return &bf16;
+	case DTYPE_Q4_0:
+		return &q4_0;
+	case DTYPE_Q4_1:
+		return &q4_1;
+	case DTYPE_Q8_0:
+		return &q8_0;
+	case DTYPE_Q4_K:
+		return &q4_k;
+	case DTYPE_Q6_K:
+		return &q6_k;
 	}
 	return NULL;
 }
@@ -261,14 +269,30 @@ void dtype_dequantize(enum dtype dtype, const void *src, float *dst, int64_t n_e
 
 	for (int64_t i = 0; i < n_elements; i += block_elements, bytes += block_bytes) {
 		switch (dtype) {
-		case DTYPE_F32: memcpy(dst + i, bytes, sizeof(float)); break;
-		case DTYPE_F16: dst[i] = load_f16(bytes); break;
-		case DTYPE_BF16: dst[i] = dtype_bf16_to_f32(load_u16(bytes)); break;
-		case DTYPE_Q4_0: dequantize_q4_0(bytes, dst + i); break;
-		case DTYPE_Q4_1: dequantize_q4_1(bytes, dst + i); break;
-		case DTYPE_Q8_0: dequantize_q8_0(bytes, dst + i); break;
-		case DTYPE_Q4_K: dequantize_q4_k(bytes, dst + i); break;
-		case DTYPE_Q6_K: dequantize_q6_k(bytes, dst + i); break;
+		case DTYPE_F32:
+			memcpy(dst + i, bytes, sizeof(float));
+			break;
+		case DTYPE_F16:
+			dst[i] = load_f16(bytes);
+			break;
+		case DTYPE_BF16:
+			dst[i] = dtype_bf16_to_f32(load_u16(bytes));
+			break;
+		case DTYPE_Q4_0:
+			dequantize_q4_0(bytes, dst + i);
+			break;
+		case DTYPE_Q4_1:
+			dequantize_q4_1(bytes, dst + i);
+			break;
+		case DTYPE_Q8_0:
+			dequantize_q8_0(bytes, dst + i);
+			break;
+		case DTYPE_Q4_K:
+			dequantize_q4_k(bytes, dst + i);
+			break;
+		case DTYPE_Q6_K:
+			dequantize_q6_k(bytes, dst + i);
+			break;
 		}
 	}
 }

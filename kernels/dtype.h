@@ -11,7 +11,14 @@ extern "C" {
 #endif
 
 enum dtype {
-	DTYPE_F32 = 0, DTYPE_F16 = 1, DTYPE_Q4_0 = 2, DTYPE_Q4_1 = 3, DTYPE_Q8_0 = 8, DTYPE_Q4_K = 12, DTYPE_Q6_K = 14, DTYPE_BF16 = 30
+	DTYPE_F32 = 0,
+	DTYPE_F16 = 1,
+	DTYPE_Q4_0 = 2,
+	DTYPE_Q4_1 = 3,
+	DTYPE_Q8_0 = 8,
+	DTYPE_Q4_K = 12,
+	DTYPE_Q6_K = 14,
+	DTYPE_BF16 = 30
 };
 
 /* Name such as "Q4_1"; for an id this program does not know, NULL. */

@@ -22,15 +22,15 @@ extern "C" {
 #define KN_KV_BLOCK_TOKENS 16 /* tokens in one block of the paged KV cache */
 
 struct kn_backend; /* one per rank; used from one thread */
-struct kn_matrix;  /* weights in the backend's own layout, owned by the backend's user */
-struct kn_plan;    /* recorded operations */
+struct kn_matrix; /* weights in the backend's own layout, owned by the backend's user */
+struct kn_plan; /* recorded operations */
 
 struct kn_options {
-	int threads;       /* CPU: threads of this rank, the caller's thread included; >= 1 */
-	int rows_max;      /* most rows of one step */
-	int64_t cols_max;  /* widest input of a matrix product */
-	int device;        /* GPU ordinal; ignored on CPU */
-	const char *isa;   /* CPU: NULL or "auto", else "scalar", "avx2", "avx512" */
+	int threads; /* CPU: threads of this rank, the caller's thread included; >= 1 */
+	int rows_max; /* most rows of one step */
+	int64_t cols_max; /* widest input of a matrix product */
+	int device; /* GPU ordinal; ignored on CPU */
+	const char *isa; /* CPU: NULL or "auto", else "scalar", "avx2", "avx512" */
 };
 
 /* Part of a stored tensor of shape [rows, cols], row-major by blocks. Column bounds fall on block boundaries. */
@@ -43,12 +43,13 @@ struct kn_slice {
 };
 
 enum kn_epilogue {
-	KN_STORE,  /* y = product */
-	KN_ADD,    /* y += product */
+	KN_STORE, /* y = product */
+	KN_ADD, /* y += product */
 	KN_SWIGLU, /* weights are [gate; up], each half the rows: y = silu(gate) * up */
 };
 
 /* y[n_rows, w.rows] = epilogue(norm(x)[n_rows, w.cols] * w^T). fp32 accumulation in an order fixed by the column index.
+ * y must not overlap x. KN_SWIGLU: gate and up are slices of the same shape, or halves of a multiple of 16 rows.
  * norm_weight NULL: x is used as it is; else x is RMS-normalised over w.cols first: x / sqrt(mean(x^2) + eps) * norm_weight. */
 struct kn_matmul {
 	const struct kn_matrix *w;
@@ -68,19 +69,21 @@ enum kn_kv_type { KN_KV_F16, KN_KV_F32 };
  * its sequence up to its own position. Rows of one sequence must come in ascending position; all rows' keys and values
  * are written before any row attends, so rows of one chunk see each other causally. */
 struct kn_attention {
-	float *qkv;          /* [n_rows, (n_heads + 2 * n_kv_heads) * head_dim]; q is changed in place */
-	float *out;          /* [n_rows, n_heads * head_dim] */
+	float *qkv; /* [n_rows, (n_heads + 2 * n_kv_heads) * head_dim]; q and k are changed in place */
+	float *out; /* [n_rows, n_heads * head_dim] */
 	int n_heads, n_kv_heads, head_dim; /* of this rank */
-	const int32_t *kv_head_of_head;    /* [n_heads] index among this rank's KV heads */
-	void *k_cache, *v_cache;  /* this layer's: [n_blocks][n_kv_heads][KN_KV_BLOCK_TOKENS][head_dim] of kv_type */
+	const int32_t *kv_head_of_head; /* [n_heads] index among this rank's KV heads */
+	/* This layer's: [n_blocks][n_kv_heads][KN_KV_BLOCK_TOKENS * head_dim] of kv_type; the order inside a block of one KV
+	 * head is the backend's own. */
+	void *k_cache, *v_cache;
 	enum kn_kv_type kv_type;
-	const int32_t *positions;    /* [n_rows] */
-	const int32_t *slots;        /* [n_rows] line of block_tables that the row's sequence uses */
+	const int32_t *positions; /* [n_rows] */
+	const int32_t *slots; /* [n_rows] line of block_tables that the row's sequence uses */
 	const int32_t *block_tables; /* [slots][block_table_stride] block numbers */
 	int64_t block_table_stride;
-	const float *rope_cos_sin;   /* [context][head_dim] pairs (cos, sin), from rope_table_fill */
-	int rope_interleaved;        /* 1: pairs (2i, 2i+1) as in GGUF llama files; 0: pairs (i, i + head_dim/2) */
-	float scale;                 /* usually 1 / sqrt(head_dim) */
+	const float *rope_cos_sin; /* [context][head_dim] pairs (cos, sin), from rope_table_fill */
+	int rope_interleaved; /* 1: pairs (2i, 2i+1) as in GGUF llama files; 0: pairs (i, i + head_dim/2) */
+	float scale; /* usually 1 / sqrt(head_dim) */
 };
 
 /* Work done by one thread in the middle of a step, such as an allreduce. */
@@ -99,7 +102,8 @@ struct kn_ops {
 	enum status (*to_device)(struct kn_backend *backend, void *dst, const void *src, size_t bytes, struct err *err);
 	enum status (*to_host)(struct kn_backend *backend, void *dst, const void *src, size_t bytes, struct err *err);
 
-	/* Concatenates slices (equal column counts, types may differ) by rows into one packed matrix. For KN_SWIGLU: gate rows, then as many up rows. */
+	/* Concatenates slices (equal column counts, types may differ) by rows into one packed matrix. For KN_SWIGLU: gate rows,
+	 * then as many up rows. */
 	enum status (*matrix_create)(struct kn_backend *backend, const struct kn_slice *slices, size_t n_slices,
 		struct kn_matrix **out, struct err *err);
 	void (*matrix_destroy)(struct kn_backend *backend, struct kn_matrix *matrix);
@@ -115,8 +119,8 @@ struct kn_ops {
 	uint64_t (*plan_bytes_needed)(size_t n_operations);
 	void (*plan_destroy)(struct kn_backend *backend, struct kn_plan *plan);
 
-	enum status (*embed)(struct kn_backend *backend, const struct kn_matrix *table, const int32_t *ids, int n_rows,
-		float *out, int64_t out_stride, struct err *err);
+	enum status (*embed)(struct kn_backend *backend, const struct kn_matrix *table, const int32_t *ids, int n_rows, float *out,
+		int64_t out_stride, struct err *err);
 	enum status (*matmul)(struct kn_backend *backend, const struct kn_matmul *args, int n_rows, struct err *err);
 	enum status (*attention)(struct kn_backend *backend, const struct kn_attention *args, int n_rows, struct err *err);
 	enum status (*add)(struct kn_backend *backend, float *x, const float *y, int64_t n, struct err *err); /* x += y */

@@ -20,7 +20,7 @@
 enum panel_form { PANEL_F32, PANEL_F16, PANEL_BF16, PANEL_Q4_0, PANEL_Q4_1, PANEL_Q4_K, PANEL_Q8_0, PANEL_Q6_K, PANEL_FORMS };
 
 #define U4_BYTES (BLOCK_COLS / 2 * PANEL_ROWS) /* nibbles of one block */
-#define I8_BYTES (BLOCK_COLS * PANEL_ROWS)     /* bytes of one block */
+#define I8_BYTES (BLOCK_COLS * PANEL_ROWS) /* bytes of one block */
 #define Q4_0_BLOCK_BYTES (U4_BYTES + 32)
 #define Q4_1_BLOCK_BYTES (U4_BYTES + 64)
 #define Q4_K_BLOCK_BYTES (U4_BYTES + 128)
@@ -29,17 +29,17 @@ enum panel_form { PANEL_F32, PANEL_F16, PANEL_BF16, PANEL_Q4_0, PANEL_Q4_1, PANE
 
 /* What a product needs of one block of 32 quantised activations: x ~= scale * q. */
 struct activation_block {
-	float scale;         /* max |x| / 32767; NaN when an input is not finite */
-	float sum;           /* scale * sum(q), for the minimum term */
+	float scale; /* max |x| / 32767; NaN when an input is not finite */
+	float sum; /* scale * sum(q), for the minimum term */
 	int32_t minus_8_sum; /* -8 * sum(q), the offset of Q4_0 */
 };
 
 /* Rows prepared for a product. Quantised and plain forms read different members; members not needed may be stale. */
 struct activations {
-	int16_t *quants;                 /* [rows][col_stride] */
+	int16_t *quants; /* [rows][col_stride] */
 	struct activation_block *blocks; /* [rows][col_stride / 32] */
-	float *values;                   /* [rows][col_stride] */
-	int64_t col_stride;              /* a multiple of 32 */
+	float *values; /* [rows][col_stride] */
+	int64_t col_stride; /* a multiple of 32 */
 };
 
 /* out[panel][row][lane] = sum over columns. Plain forms: acc = fma(w, x, acc) in ascending column order from 0. Quantised
@@ -57,7 +57,7 @@ struct micro_product {
 };
 
 #define ATTENTION_QUERIES_MAX 12 /* queries that share each load of keys and values */
-#define ATTENTION_CHUNK 256      /* tokens between rescalings of the running softmax: the scores of a chunk stay in L1 */
+#define ATTENTION_CHUNK 256 /* tokens between rescalings of the running softmax: the scores of a chunk stay in L1 */
 #define ATTENTION_HEAD_DIM_MAX 256
 
 /* Running softmax of one query: weights are exp(score - max), 16 partial sums by token number modulo 16. */
@@ -89,8 +89,8 @@ struct micro {
 	 * next multiple of 16, weights after n become 0. */
 	void (*softmax)(float *scores, int n, struct softmax_state *state, float *sums, int head_dim);
 	/* sums[q][d] = fma(weights[q][t], values[t][d], sums[q][d]) for t = token_begin .. token_end - 1 in ascending order. */
-	void (*accumulate)(const float *weights, int64_t weights_stride, int n_queries, const void *values,
-		enum kn_kv_type type, int head_dim, int token_begin, int token_end, float *sums, int64_t sums_stride);
+	void (*accumulate)(const float *weights, int64_t weights_stride, int n_queries, const void *values, enum kn_kv_type type,
+		int head_dim, int token_begin, int token_end, float *sums, int64_t sums_stride);
 };
 
 /* Smallest block magnitude that is quantised: 32767 / it must stay finite with room to spare. */

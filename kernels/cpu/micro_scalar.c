@@ -169,11 +169,26 @@ static void multiply_quantized(const struct micro_product *p, int64_t block_byte
 	}
 }
 
-static void scalar_multiply_q4_0(const struct micro_product *p) { multiply_quantized(p, Q4_0_BLOCK_BYTES, step_q4_0); }
-static void scalar_multiply_q4_1(const struct micro_product *p) { multiply_quantized(p, Q4_1_BLOCK_BYTES, step_q4_1); }
-static void scalar_multiply_q4_k(const struct micro_product *p) { multiply_quantized(p, Q4_K_BLOCK_BYTES, step_q4_k); }
-static void scalar_multiply_q8_0(const struct micro_product *p) { multiply_quantized(p, Q8_0_BLOCK_BYTES, step_q8_0); }
-static void scalar_multiply_q6_k(const struct micro_product *p) { multiply_quantized(p, Q6_K_BLOCK_BYTES, step_q6_k); }
+static void scalar_multiply_q4_0(const struct micro_product *p)
+{
+	multiply_quantized(p, Q4_0_BLOCK_BYTES, step_q4_0);
+}
+static void scalar_multiply_q4_1(const struct micro_product *p)
+{
+	multiply_quantized(p, Q4_1_BLOCK_BYTES, step_q4_1);
+}
+static void scalar_multiply_q4_k(const struct micro_product *p)
+{
+	multiply_quantized(p, Q4_K_BLOCK_BYTES, step_q4_k);
+}
+static void scalar_multiply_q8_0(const struct micro_product *p)
+{
+	multiply_quantized(p, Q8_0_BLOCK_BYTES, step_q8_0);
+}
+static void scalar_multiply_q6_k(const struct micro_product *p)
+{
+	multiply_quantized(p, Q6_K_BLOCK_BYTES, step_q6_k);
+}
 
 static float load_bf16(const uint8_t *values, int lane)
 {
@@ -199,9 +214,18 @@ static void multiply_plain(const struct micro_product *p, int64_t col_bytes, flo
 	}
 }
 
-static void scalar_multiply_f32(const struct micro_product *p) { multiply_plain(p, 64, load_f32); }
-static void scalar_multiply_f16(const struct micro_product *p) { multiply_plain(p, 32, load_f16); }
-static void scalar_multiply_bf16(const struct micro_product *p) { multiply_plain(p, 32, load_bf16); }
+static void scalar_multiply_f32(const struct micro_product *p)
+{
+	multiply_plain(p, 64, load_f32);
+}
+static void scalar_multiply_f16(const struct micro_product *p)
+{
+	multiply_plain(p, 32, load_f16);
+}
+static void scalar_multiply_bf16(const struct micro_product *p)
+{
+	multiply_plain(p, 32, load_bf16);
+}
 
 static float exp_of(float x)
 {
@@ -279,14 +303,14 @@ static void scalar_softmax(float *scores, int n, struct softmax_state *state, fl
 	}
 }
 
-static void scalar_accumulate(const float *weights, int64_t weights_stride, int n_queries, const void *values,
-	enum kn_kv_type type, int head_dim, int token_begin, int token_end, float *sums, int64_t sums_stride)
+static void scalar_accumulate(const float *weights, int64_t weights_stride, int n_queries, const void *values, enum kn_kv_type type,
+	int head_dim, int token_begin, int token_end, float *sums, int64_t sums_stride)
 {
 	for (int q = 0; q < n_queries; q++)
 		for (int t = token_begin; t < token_end; t++)
 			for (int d = 0; d < head_dim; d++)
-				sums[q * sums_stride + d] = fmaf(weights[q * weights_stride + t], load_kv(values, type, t * head_dim + d),
-					sums[q * sums_stride + d]);
+				sums[q * sums_stride + d] = fmaf(weights[q * weights_stride + t],
+					load_kv(values, type, t * head_dim + d), sums[q * sums_stride + d]);
 }
 
 const struct micro micro_scalar = {
@@ -294,11 +318,17 @@ const struct micro micro_scalar = {
 	.sum_squares = scalar_sum_squares,
 	.normalize = scalar_normalize,
 	.quantize = scalar_quantize,
-	.multiply = {
-		[PANEL_F32] = scalar_multiply_f32, [PANEL_F16] = scalar_multiply_f16, [PANEL_BF16] = scalar_multiply_bf16,
-		[PANEL_Q4_0] = scalar_multiply_q4_0, [PANEL_Q4_1] = scalar_multiply_q4_1, [PANEL_Q4_K] = scalar_multiply_q4_k,
-		[PANEL_Q8_0] = scalar_multiply_q8_0, [PANEL_Q6_K] = scalar_multiply_q6_k,
-	},
+	.multiply =
+		{
+			[PANEL_F32] = scalar_multiply_f32,
+			[PANEL_F16] = scalar_multiply_f16,
+			[PANEL_BF16] = scalar_multiply_bf16,
+			[PANEL_Q4_0] = scalar_multiply_q4_0,
+			[PANEL_Q4_1] = scalar_multiply_q4_1,
+			[PANEL_Q4_K] = scalar_multiply_q4_k,
+			[PANEL_Q8_0] = scalar_multiply_q8_0,
+			[PANEL_Q6_K] = scalar_multiply_q6_k,
+		},
 	.swiglu = scalar_swiglu,
 	.to_f16 = scalar_to_f16,
 	.scores = scalar_scores,
