@@ -1,2 +1,0 @@
-build-asan/obj/base/status.o: base/status.c base/status.h
-base/status.h:

@@ -1,2 +1,0 @@
-build-asan/obj/engine/step.o: engine/step.c engine/step.h
-engine/step.h:
