@@ -324,7 +324,8 @@ static void library_log(void *cls, const char *format, va_list args)
 
 /* ---- the loop ---- */
 
-/* Ends connections whose request has not arrived in time. A slow sender cannot reset this clock byte by byte. */
+/* Ends connections whose request has not arrived in time, or was cut short. A slow sender cannot reset this clock byte by
+ * byte. */
 static void end_overdue(struct http_server *server)
 {
 	int64_t oldest_ns = clock_monotonic_ns() - (int64_t)server->config.request_timeout_ms * 1000000;
@@ -332,6 +333,10 @@ static void end_overdue(struct http_server *server)
 	for (struct http_connection *connection = server->connections; connection; connection = connection->next) {
 		if (connection->waiting_since_ns && connection->waiting_since_ns < oldest_ns)
 			shutdown(connection->fd, SHUT_RDWR);
+		/* The library misses the end of a request that was cut short when the end came together with the last bytes
+		 * (0.9.75 reads once per edge). This repeats the edge and loses nothing that is still to be read. */
+		else if (connection->waiting_since_ns && connection->peer_closed)
+			shutdown(connection->fd, SHUT_RD);
 	}
 }
 

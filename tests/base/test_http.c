@@ -448,7 +448,9 @@ static void headers_over_the_limit_are_refused(void **state)
 static void malformed_requests_do_not_reach_the_handler(void **state)
 {
 	static const char *const bad[] = {
-		"\x16\x03\x01\x02\x00\r\n\r\n",
+		"\x16\x03\x01\x02",
+		"\x16\x03\x01\x02\r\n\r\n",
+		"GET",
 		"GET / HTTP/1.1\r\n\r\n",
 		"POST / HTTP/1.1\r\nHost: t\r\nContent-Length: -5\r\n\r\n",
 		"POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 99999999999999999999999\r\n\r\n",
@@ -465,6 +467,7 @@ static void malformed_requests_do_not_reach_the_handler(void **state)
 		if (http_client_read(&client, &reply))
 			assert_in_range(reply.status, 400, 599);
 		http_client_reply_release(&reply);
+		assert_true(http_client_wait_end(&client));
 		http_client_close(&client);
 	}
 	struct http_client_reply reply;
