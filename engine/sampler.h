@@ -1,0 +1,32 @@
+/* From the logits of one row to one token: greedy or random, with the probabilities that clients ask for.
+ *
+ * Order of the filters, each over what the one before it left, probabilities renormalised in between (as Hugging Face
+ * transformers orders its warpers): temperature, top_k, top_p, min_p. Equal logits are ordered by id, lowest first; top_k
+ * keeps exactly k tokens, top_p the shortest head of the order whose probability reaches p (at least one token), min_p those
+ * of at least min_p times the likeliest. Then one uniform number per position inverts the cumulative distribution in id
+ * order. The number depends on (seed, position) alone, so a token depends on its logits row and nothing else: not on batch,
+ * step, or speculation. */
+#ifndef ENGINE_SAMPLER_H
+#define ENGINE_SAMPLER_H
+
+#include <stdint.h>
+
+#include "base/err.h"
+#include "engine/engine.h"
+
+/* Temperatures below this are greedy: 1/T would leave fp32's range. */
+#define SAMPLER_TEMPERATURE_MIN 1e-5
+
+struct sampler; /* scratch for one vocabulary; one thread uses it */
+
+struct sampler *sampler_create(int32_t vocab);
+void sampler_destroy(struct sampler *sampler);
+
+/* Picks the token at position (counted from the first prompt token) from logits [vocab]. With sampling->logprobs >= 0 the
+ * log-probabilities of *out are those of the raw logits, before temperature and filters, as OpenAI's are; otherwise 0.
+ * A NaN, +infinity, or nothing above -infinity: STATUS_INTERNAL, the model's numbers are broken. Allocates nothing.
+ * Cost: O(vocab), about one pass for greedy, one exponential per id for random. */
+enum status sampler_sample(struct sampler *sampler, const float *logits, const struct sampling *sampling, int64_t position,
+	struct engine_token *out, struct err *err);
+
+#endif
