@@ -12,18 +12,21 @@
 /* Backend memory of one rank beside weights and KV. */
 enum buffer {
 	BUFFER_RESIDUAL, /* [rows_max][hidden] */
-	BUFFER_QKV,      /* [rows_max][(heads + 2 * kv_heads) * head_dim] */
+	BUFFER_QKV, /* [rows_max][(heads + 2 * kv_heads) * head_dim] */
 	BUFFER_ATTENDED, /* [rows_max][heads * head_dim] */
-	BUFFER_FFN,      /* [rows_max][ffn share] */
-	BUFFER_PARTIAL,  /* [rows_max][hidden] this rank's part of a sum over ranks; absent with world 1 */
-	BUFFER_ROPE,     /* [positions][head_dim] */
+	BUFFER_FFN, /* [rows_max][ffn share] */
+	BUFFER_PARTIAL, /* [rows_max][hidden] this rank's part of a sum over ranks; absent with world 1 */
+	BUFFER_ROPE, /* [positions][head_dim] */
 	BUFFER_KV_HEADS, /* [heads] */
-	BUFFER_STEP,     /* the step's arrays, as plans read them */
+	BUFFER_STEP, /* the step's arrays, as plans read them */
 	BUFFER_COUNT
 };
 
 /* A sum over ranks in the middle of a step; its row count is part of a plan. */
-struct reduction { struct forward *forward; int n_rows; };
+struct reduction {
+	struct forward *forward;
+	int n_rows;
+};
 
 struct forward {
 	struct forward_options options;
@@ -38,18 +41,30 @@ struct forward {
 	struct step step; /* in BUFFER_STEP */
 	const struct comm_ops *comm_ops;
 	struct comm *comm;
-	struct kn_plan **plans;        /* [n_plans], entry i for i + 1 rows */
-	struct reduction *reductions;  /* [n_plans], of the plans */
+	struct kn_plan **plans; /* [n_plans], entry i for i + 1 rows */
+	struct reduction *reductions; /* [n_plans], of the plans */
 	int n_plans;
 	struct reduction eager_reduction;
 };
 
 /* ---- sizes ---- */
 
-static int64_t heads_of(const struct shard *shard) { return shard->head_end - shard->head_begin; }
-static int64_t kv_heads_of(const struct shard *shard) { return shard->kv_head_end - shard->kv_head_begin; }
-static int64_t ffn_of(const struct shard *shard) { return shard->ffn_end - shard->ffn_begin; }
-static int64_t positions_of(const struct step_limits *limits) { return (int64_t)limits->blocks_per_slot_max * KN_KV_BLOCK_TOKENS; }
+static int64_t heads_of(const struct shard *shard)
+{
+	return shard->head_end - shard->head_begin;
+}
+static int64_t kv_heads_of(const struct shard *shard)
+{
+	return shard->kv_head_end - shard->kv_head_begin;
+}
+static int64_t ffn_of(const struct shard *shard)
+{
+	return shard->ffn_end - shard->ffn_begin;
+}
+static int64_t positions_of(const struct step_limits *limits)
+{
+	return (int64_t)limits->blocks_per_slot_max * KN_KV_BLOCK_TOKENS;
+}
 
 static int64_t qkv_width(const struct model_config *config, const struct shard *shard)
 {
@@ -82,8 +97,8 @@ static size_t block_bytes(const struct model_config *config, const struct shard 
 	return 2 * (size_t)config->n_layers * layer_block_bytes(config, shard, kv_type);
 }
 
-static struct kn_options backend_options(const struct model_config *config, const struct shard *shard,
-	const struct forward_options *options)
+static struct kn_options backend_options(
+	const struct model_config *config, const struct shard *shard, const struct forward_options *options)
 {
 	struct kn_options kn_options = options->kn_options;
 	int64_t widest = config->hidden;
@@ -105,8 +120,8 @@ static size_t operations_per_step(const struct model_config *config, int world)
 	return 2 + (size_t)config->n_layers * (world > 1 ? 9 : 5);
 }
 
-enum status forward_memory_needed(const struct gguf *gguf, const struct model_config *config,
-	const struct forward_options *options, struct forward_memory *out, struct err *err)
+enum status forward_memory_needed(const struct gguf *gguf, const struct model_config *config, const struct forward_options *options,
+	struct forward_memory *out, struct err *err)
 {
 	struct shard shard;
 	*out = (struct forward_memory){0};
@@ -121,7 +136,8 @@ enum status forward_memory_needed(const struct gguf *gguf, const struct model_co
 		out->workspace += bytes[i];
 	out->weights = weights_bytes_needed(options->kn, gguf, config, &shard);
 	out->plans = (uint64_t)plans_wanted(options) *
-		(options->kn->plan_bytes_needed(operations_per_step(config, options->world)) + sizeof(struct reduction) + sizeof(void *));
+		(options->kn->plan_bytes_needed(operations_per_step(config, options->world)) + sizeof(struct reduction) +
+			sizeof(void *));
 	out->kv = block_bytes(config, &shard, options->kv_type);
 	return STATUS_OK;
 }
@@ -229,10 +245,11 @@ static enum status run_layer(struct forward *forward, int layer, struct reductio
 	if (status == STATUS_OK)
 		status = attend(forward, layer, n_rows, err);
 	if (status == STATUS_OK)
-		status = project_into_residual(forward, weights->attention_output, forward->buffers[BUFFER_ATTENDED], attended_width,
-			reduction, err);
+		status = project_into_residual(
+			forward, weights->attention_output, forward->buffers[BUFFER_ATTENDED], attended_width, reduction, err);
 	if (status == STATUS_OK)
-		status = project_from_residual(forward, weights->gate_up, weights->ffn_norm, KN_SWIGLU, ffn, ffn_width, n_rows, err);
+		status =
+			project_from_residual(forward, weights->gate_up, weights->ffn_norm, KN_SWIGLU, ffn, ffn_width, n_rows, err);
 	if (status == STATUS_OK)
 		status = project_into_residual(forward, weights->down, ffn, ffn_width, reduction, err);
 	return status;
@@ -255,8 +272,8 @@ static enum status run_head(struct forward *forward, const int32_t *row_index, i
 	return forward->options.kn->matmul(forward->backend, &product, n_logits, err);
 }
 
-static enum status run_operations(struct forward *forward, struct reduction *reduction, const int32_t *row_index, int n_logits,
-	struct err *err)
+static enum status run_operations(
+	struct forward *forward, struct reduction *reduction, const int32_t *row_index, int n_logits, struct err *err)
 {
 	enum status status = forward->options.kn->embed(forward->backend, forward->weights.embedding, forward->step.tokens,
 		reduction->n_rows, forward->buffers[BUFFER_RESIDUAL], forward->config.hidden, err);
@@ -281,8 +298,8 @@ static enum status create_buffers(struct forward *forward, struct err *err)
 			return err_add(err, "workspace");
 	}
 	step_bind(&forward->options.limits, forward->buffers[BUFFER_STEP], &forward->step);
-	forward->kv_bytes = (size_t)forward->options.n_blocks *
-		block_bytes(&forward->config, &forward->shard, forward->options.kv_type);
+	forward->kv_bytes =
+		(size_t)forward->options.n_blocks * block_bytes(&forward->config, &forward->shard, forward->options.kv_type);
 	enum status status = kn->alloc(forward->backend, forward->kv_bytes, &forward->kv, err);
 	return status == STATUS_OK ? status : err_add(err, "KV cache");
 }
@@ -299,8 +316,8 @@ static enum status fill_rope(struct forward *forward, struct err *err)
 			factors[i] = (float)((config->rope_factors ? (double)config->rope_factors[i] : 1.0) * config->rope_scale);
 	}
 	kn_rope_table_fill(table, positions_of(&forward->options.limits), config->head_dim, config->rope_base, factors);
-	enum status status = forward->options.kn->to_device(forward->backend, forward->buffers[BUFFER_ROPE], table,
-		forward->buffer_bytes[BUFFER_ROPE], err);
+	enum status status = forward->options.kn->to_device(
+		forward->backend, forward->buffers[BUFFER_ROPE], table, forward->buffer_bytes[BUFFER_ROPE], err);
 	mem_free(factors);
 	mem_free(table);
 	return status;
@@ -312,8 +329,8 @@ static enum status fill_kv_heads(struct forward *forward, struct err *err)
 	int32_t *map = mem_calloc((size_t)heads, sizeof *map);
 	for (int i = 0; i < heads; i++)
 		map[i] = (forward->shard.head_begin + i) / heads_per_kv_head - forward->shard.kv_head_begin;
-	enum status status = forward->options.kn->to_device(forward->backend, forward->buffers[BUFFER_KV_HEADS], map,
-		(size_t)heads * sizeof *map, err);
+	enum status status = forward->options.kn->to_device(
+		forward->backend, forward->buffers[BUFFER_KV_HEADS], map, (size_t)heads * sizeof *map, err);
 	mem_free(map);
 	return status;
 }
@@ -422,7 +439,8 @@ static void check_step(const struct forward *forward, const struct step *step)
 		ASSERT(step->slots[i] >= 0 && step->slots[i] < limits->slots_max);
 	}
 	for (int32_t i = 0; i < n_logits; i++)
-		ASSERT(step->logit_rows[i] >= 0 && step->logit_rows[i] < n_rows && (i == 0 || step->logit_rows[i] > step->logit_rows[i - 1]));
+		ASSERT(step->logit_rows[i] >= 0 && step->logit_rows[i] < n_rows &&
+			(i == 0 || step->logit_rows[i] > step->logit_rows[i - 1]));
 }
 
 /* The block numbers that row may read: up to its own position. */
@@ -432,21 +450,26 @@ static enum status copy_block_table(struct forward *forward, const struct step *
 	size_t count = (size_t)step->positions[row] / KN_KV_BLOCK_TOKENS + 1;
 	for (size_t i = 0; i < count; i++)
 		ASSERT(step->block_tables[line + i] >= 0 && step->block_tables[line + i] < forward->options.n_blocks);
-	return forward->options.kn->to_device(forward->backend, forward->step.block_tables + line, step->block_tables + line,
-		count * sizeof(int32_t), err);
+	return forward->options.kn->to_device(
+		forward->backend, forward->step.block_tables + line, step->block_tables + line, count * sizeof(int32_t), err);
 }
 
 static enum status copy_step(struct forward *forward, const struct step *step, struct err *err)
 {
-	const struct { int32_t *to; const int32_t *from; int32_t count; } arrays[] = {
+	const struct {
+		int32_t *to;
+		const int32_t *from;
+		int32_t count;
+	} arrays[] = {
 		{forward->step.tokens, step->tokens, *step->n_rows},
 		{forward->step.positions, step->positions, *step->n_rows},
 		{forward->step.slots, step->slots, *step->n_rows},
 		{forward->step.logit_rows, step->logit_rows, *step->n_logits},
 	};
 	for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
-		enum status status = arrays[i].count == 0 ? STATUS_OK : forward->options.kn->to_device(forward->backend, arrays[i].to,
-			arrays[i].from, (size_t)arrays[i].count * sizeof(int32_t), err);
+		enum status status = arrays[i].count == 0 ? STATUS_OK
+							  : forward->options.kn->to_device(forward->backend, arrays[i].to,
+								    arrays[i].from, (size_t)arrays[i].count * sizeof(int32_t), err);
 		if (status != STATUS_OK)
 			return status;
 	}

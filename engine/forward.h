@@ -15,12 +15,16 @@ struct forward_options {
 	struct step_limits limits;
 	int rank, world;
 	enum kn_kv_type kv_type;
-	int graph_max_bs;      /* 0: no plans */
-	int32_t n_blocks;      /* KV blocks, block 0 is a dummy; from the memory plan, equal on all ranks */
-	float *logits;         /* [logits_max][vocab] memory shared by all ranks, reachable by the backend: each writes its vocabulary slice */
+	int graph_max_bs; /* 0: no plans */
+	int32_t n_blocks; /* KV blocks, block 0 is a dummy; from the memory plan, equal on all ranks */
+	float *logits; /* [logits_max][vocab] memory shared by all ranks, reachable by the backend: each writes its vocabulary slice
+			*/
 };
 
-struct forward_times { int64_t total_ns, allreduce_ns; int used_plan /* the step ran from a plan */; };
+struct forward_times {
+	int64_t total_ns, allreduce_ns;
+	int used_plan /* the step ran from a plan */;
+};
 
 /* Loads this rank's shard of the weights, allocates everything a step needs, and records plans: one for every row count from
  * 1 to graph_max_bs (at most logits_max), exact and never padded, since on a CPU a padded row costs as much as a real one. */
@@ -37,7 +41,9 @@ void forward_set_comm(struct forward *forward, const struct comm_ops *comm_ops, 
 enum status forward_step(struct forward *forward, const struct step *step, struct forward_times *times, struct err *err);
 
 /* Memory this rank holds. */
-struct forward_memory { uint64_t weights, workspace, plans, kv; };
+struct forward_memory {
+	uint64_t weights, workspace, plans, kv;
+};
 void forward_memory(const struct forward *forward, struct forward_memory *out);
 
 /* Number of plans that were recorded, for the row counts 1 to this. */
@@ -48,7 +54,7 @@ const char *forward_describe(const struct forward *forward);
 
 /* Memory before anything is made, from the same options (logits and n_blocks are not looked at; kv is the bytes of one
  * block). weights and workspace are exact, plans an upper bound. */
-enum status forward_memory_needed(const struct gguf *gguf, const struct model_config *config,
-	const struct forward_options *options, struct forward_memory *out, struct err *err);
+enum status forward_memory_needed(const struct gguf *gguf, const struct model_config *config, const struct forward_options *options,
+	struct forward_memory *out, struct err *err);
 
 #endif

@@ -73,8 +73,10 @@ static enum status refuse(const struct memplan *plan, struct err *err)
 	char fraction[32], advice[256], details[sizeof err->details];
 	if (plan->min_fraction <= 1) {
 		text_format_double(fraction, plan->min_fraction);
-		snprintf(advice, sizeof advice, "raise --mem-fraction to %s or more (at most 1; above %.2f less than the reserve of %.0f MiB "
-			"is left for everything else)", fraction, 1.0 - (double)plan->reserve_bytes / (double)request->total_bytes,
+		snprintf(advice, sizeof advice,
+			"raise --mem-fraction to %s or more (at most 1; above %.2f less than the reserve of %.0f MiB "
+			"is left for everything else)",
+			fraction, 1.0 - (double)plan->reserve_bytes / (double)request->total_bytes,
 			(double)plan->reserve_bytes / MIB);
 	} else {
 		snprintf(fraction, sizeof fraction, "null");
@@ -84,10 +86,11 @@ static enum status refuse(const struct memplan *plan, struct err *err)
 	int64_t len = fitting_len(request, plan->budget_bytes);
 	if (len > 0)
 		snprintf(shorter, sizeof shorter, ", or lower --max-model-len to %lld", (long long)len);
-	snprintf(details, sizeof details, "\"need_bytes\":%llu,\"have_bytes\":%llu,\"min_mem_fraction\":%s", (unsigned long long)need,
-		(unsigned long long)plan->budget_bytes, fraction);
+	snprintf(details, sizeof details, "\"need_bytes\":%llu,\"have_bytes\":%llu,\"min_mem_fraction\":%s",
+		(unsigned long long)need, (unsigned long long)plan->budget_bytes, fraction);
 	enum status status = err_set_code(err, STATUS_NO_MEMORY, "not_enough_memory",
-		"not enough memory: %.1f MiB are needed (weights %.1f, workspace %.1f, step plans %.1f, collectives %.1f, logits %.1f, "
+		"not enough memory: %.1f MiB are needed (weights %.1f, workspace %.1f, step plans %.1f, collectives %.1f, logits "
+		"%.1f, "
 		"KV cache for one sequence of %lld tokens %.1f), the budget is %.1f MiB (%.4g of %.0f MiB, %s); %s%s",
 		(double)need / MIB, (double)request->weights_bytes / MIB, (double)request->workspace_bytes / MIB,
 		(double)request->plans_bytes / MIB, (double)request->collectives_bytes / MIB, (double)request->logits_bytes / MIB,
@@ -133,27 +136,38 @@ enum status memplan_compute(const struct memplan_request *request, struct mempla
 	bool capped = affordable > useful;
 	out->n_blocks = (int32_t)(capped ? useful : affordable);
 	out->kv_bytes = (uint64_t)out->n_blocks * request->block_bytes;
-	snprintf(out->blocks_why, sizeof out->blocks_why, capped
-		? "%lld sequences of %lld tokens fill the pool; the budget would allow %llu blocks"
-		: "what the budget leaves; %lld sequences of %lld tokens could use more than these %llu blocks",
+	snprintf(out->blocks_why, sizeof out->blocks_why,
+		capped ? "%lld sequences of %lld tokens fill the pool; the budget would allow %llu blocks"
+		       : "what the budget leaves; %lld sequences of %lld tokens could use more than these %llu blocks",
 		(long long)request->max_num_seqs, (long long)request->max_model_len, (unsigned long long)affordable);
 	uint64_t used = out->fixed_bytes + out->kv_bytes;
 	if (request->total_bytes - used < out->reserve_bytes)
 		snprintf(out->warning, sizeof out->warning,
-			"only %.0f MiB of %.0f MiB are left for everything else, less than the reserve of %.0f MiB: the system may swap or end "
-			"the server; --mem-fraction auto leaves the reserve", (double)(request->total_bytes - used) / MIB,
-			(double)request->total_bytes / MIB, (double)out->reserve_bytes / MIB);
+			"only %.0f MiB of %.0f MiB are left for everything else, less than the reserve of %.0f MiB: the system may "
+			"swap or end "
+			"the server; --mem-fraction auto leaves the reserve",
+			(double)(request->total_bytes - used) / MIB, (double)request->total_bytes / MIB,
+			(double)out->reserve_bytes / MIB);
 	return STATUS_OK;
 }
 
 struct json *memplan_json(const struct memplan *plan)
 {
 	const struct memplan_request *request = &plan->request;
-	const struct { const char *key; uint64_t bytes; } terms[] = {
-		{"total_bytes", request->total_bytes}, {"budget_bytes", plan->budget_bytes}, {"reserve_bytes", plan->reserve_bytes},
-		{"weights_bytes", request->weights_bytes}, {"workspace_bytes", request->workspace_bytes},
-		{"plans_bytes", request->plans_bytes}, {"collectives_bytes", request->collectives_bytes},
-		{"logits_bytes", request->logits_bytes}, {"kv_bytes", plan->kv_bytes}, {"kv_block_bytes", request->block_bytes},
+	const struct {
+		const char *key;
+		uint64_t bytes;
+	} terms[] = {
+		{"total_bytes", request->total_bytes},
+		{"budget_bytes", plan->budget_bytes},
+		{"reserve_bytes", plan->reserve_bytes},
+		{"weights_bytes", request->weights_bytes},
+		{"workspace_bytes", request->workspace_bytes},
+		{"plans_bytes", request->plans_bytes},
+		{"collectives_bytes", request->collectives_bytes},
+		{"logits_bytes", request->logits_bytes},
+		{"kv_bytes", plan->kv_bytes},
+		{"kv_block_bytes", request->block_bytes},
 	};
 	struct json *object = json_new_object();
 	for (size_t i = 0; i < sizeof terms / sizeof terms[0]; i++)

@@ -10,26 +10,26 @@
 
 /* Bytes are sums over all ranks that share the machine's memory. */
 struct memplan_request {
-	uint64_t total_bytes;     /* what fractions are fractions of */
+	uint64_t total_bytes; /* what fractions are fractions of */
 	const char *total_source; /* "physical memory or its cgroup limit", "--mem-budget" */
-	bool automatic;           /* fraction chosen here: everything but the reserve */
-	double fraction;          /* in (0, 1]; ignored when automatic */
+	bool automatic; /* fraction chosen here: everything but the reserve */
+	double fraction; /* in (0, 1]; ignored when automatic */
 	uint64_t weights_bytes, workspace_bytes, plans_bytes, collectives_bytes, logits_bytes;
-	uint64_t block_bytes;     /* one KV block on all ranks, KN_KV_BLOCK_TOKENS tokens */
+	uint64_t block_bytes; /* one KV block on all ranks, KN_KV_BLOCK_TOKENS tokens */
 	int64_t max_model_len, max_num_seqs;
 };
 
 struct memplan {
 	struct memplan_request request; /* total_source must outlive the plan */
-	double fraction;                /* in effect */
-	uint64_t reserve_bytes;         /* what auto leaves to the rest of the machine */
-	uint64_t budget_bytes;          /* fraction * total */
-	uint64_t fixed_bytes;           /* everything but KV */
+	double fraction; /* in effect */
+	uint64_t reserve_bytes; /* what auto leaves to the rest of the machine */
+	uint64_t budget_bytes; /* fraction * total */
+	uint64_t fixed_bytes; /* everything but KV */
 	uint64_t kv_bytes;
-	int32_t n_blocks;               /* with the dummy block 0 */
-	double min_fraction;            /* smallest fraction, in hundredths, that holds one sequence of max_model_len; > 1: none does */
+	int32_t n_blocks; /* with the dummy block 0 */
+	double min_fraction; /* smallest fraction, in hundredths, that holds one sequence of max_model_len; > 1: none does */
 	char fraction_why[256], blocks_why[256];
-	char warning[256];              /* empty, or what is odd about the choice */
+	char warning[256]; /* empty, or what is odd about the choice */
 };
 
 /* Too little for one full sequence: STATUS_NO_MEMORY with code "not_enough_memory", and in err->details the members

@@ -31,8 +31,8 @@ static void string_copy(struct gguf_string string, char *out, size_t out_bytes)
 }
 
 /* Reads "<arch>.<suffix>" into *out, within [min, max]. An absent optional key leaves *out. */
-static enum status read_int(const struct gguf *gguf, const struct model_config *config, const char *suffix, bool required,
-	int min, int max, int *out, struct err *err)
+static enum status read_int(const struct gguf *gguf, const struct model_config *config, const char *suffix, bool required, int min,
+	int max, int *out, struct err *err)
 {
 	char key[NAME_BYTES];
 	snprintf(key, sizeof key, "%s.%s", config->arch, suffix);
@@ -40,8 +40,8 @@ static enum status read_int(const struct gguf *gguf, const struct model_config *
 	if (!value && !required)
 		return STATUS_OK;
 	if (value && value->type == GGUF_ARRAY)
-		return err_set_code(err, STATUS_INPUT, "unsupported_model", "key '%s' has one value per layer, which is not supported",
-			key);
+		return err_set_code(
+			err, STATUS_INPUT, "unsupported_model", "key '%s' has one value per layer, which is not supported", key);
 	uint64_t number = 0;
 	if (gguf_get_u64(gguf, key, required, &number, err) != STATUS_OK)
 		return err->status;
@@ -72,7 +72,8 @@ static enum status read_architecture(const struct gguf *gguf, struct model_confi
 		return err->status;
 	if (!string_is(arch, "llama"))
 		return err_set_code(err, STATUS_INPUT, "unsupported_model",
-			"architecture '%.*s' is not supported; this engine runs: llama (Llama, Mistral, SmolLM and others of that shape)",
+			"architecture '%.*s' is not supported; this engine runs: llama (Llama, Mistral, SmolLM and others of that "
+			"shape)",
 			(int)(arch.len < 64 ? arch.len : 64), arch.data);
 	string_copy(arch, out->arch, sizeof out->arch);
 	if (gguf_get_string(gguf, "general.name", false, &name, err) != STATUS_OK)
@@ -96,7 +97,8 @@ static enum status read_heads(const struct gguf *gguf, struct model_config *out,
 	if (read_int(gguf, out, "attention.head_count_kv", false, 1, HEADS_MAX, &out->n_kv_heads, err) != STATUS_OK)
 		return err->status;
 	if (out->n_heads % out->n_kv_heads != 0)
-		return err_set(err, STATUS_INPUT, "%d query heads cannot share %d key/value heads evenly", out->n_heads, out->n_kv_heads);
+		return err_set(
+			err, STATUS_INPUT, "%d query heads cannot share %d key/value heads evenly", out->n_heads, out->n_kv_heads);
 	out->head_dim = out->hidden / out->n_heads;
 	if (read_int(gguf, out, "attention.key_length", false, 2, HEAD_DIM_MAX, &out->head_dim, err) != STATUS_OK)
 		return err->status;
@@ -108,13 +110,14 @@ static enum status read_heads(const struct gguf *gguf, struct model_config *out,
 		read_int(gguf, out, "attention.sliding_window", false, 0, CONTEXT_MAX, &window, err) != STATUS_OK)
 		return err->status;
 	if (value_length != out->head_dim)
-		return err_set_code(err, STATUS_INPUT, "unsupported_model", "values of size %d beside keys of size %d are not supported",
-			value_length, out->head_dim);
+		return err_set_code(err, STATUS_INPUT, "unsupported_model",
+			"values of size %d beside keys of size %d are not supported", value_length, out->head_dim);
 	if (rope_dims != out->head_dim)
 		return err_set_code(err, STATUS_INPUT, "unsupported_model",
 			"rotary embedding of %d of %d dimensions is not supported", rope_dims, out->head_dim);
 	if (window != 0)
-		return err_set_code(err, STATUS_INPUT, "unsupported_model", "a sliding attention window (%d) is not supported", window);
+		return err_set_code(
+			err, STATUS_INPUT, "unsupported_model", "a sliding attention window (%d) is not supported", window);
 	return STATUS_OK;
 }
 
@@ -165,20 +168,22 @@ static void shape_text(const struct gguf_tensor *tensor, char *out, size_t out_b
 }
 
 /* A stored [rows, cols] matrix, or with rows 0 a vector of cols. */
-static enum status check_tensor(const struct gguf *gguf, const char *name, int64_t rows, int64_t cols,
-	const struct gguf_tensor **out, struct err *err)
+static enum status check_tensor(
+	const struct gguf *gguf, const char *name, int64_t rows, int64_t cols, const struct gguf_tensor **out, struct err *err)
 {
 	const struct gguf_tensor *tensor = gguf_find_tensor(gguf, name);
 	if (!tensor)
 		return err_set(err, STATUS_INPUT, "tensor '%s' is missing", name);
 	bool vector = rows == 0;
-	bool fits = tensor->dims[0] == cols && tensor->dims[1] == (vector ? 1 : rows) && tensor->dims[2] == 1 && tensor->dims[3] == 1;
+	bool fits =
+		tensor->dims[0] == cols && tensor->dims[1] == (vector ? 1 : rows) && tensor->dims[2] == 1 && tensor->dims[3] == 1;
 	if (!fits) {
 		char shape[96];
 		shape_text(tensor, shape, sizeof shape);
-		return vector ? err_set(err, STATUS_INPUT, "tensor '%s' has shape [%s], expected [%lld]", name, shape, (long long)cols)
-			      : err_set(err, STATUS_INPUT, "tensor '%s' has shape [%s], expected [%lld, %lld]", name, shape,
-					(long long)rows, (long long)cols);
+		return vector
+			? err_set(err, STATUS_INPUT, "tensor '%s' has shape [%s], expected [%lld]", name, shape, (long long)cols)
+			: err_set(err, STATUS_INPUT, "tensor '%s' has shape [%s], expected [%lld, %lld]", name, shape,
+				  (long long)rows, (long long)cols);
 	}
 	if (dtype_block_elements(tensor->dtype) == 0)
 		return err_set_code(err, STATUS_INPUT, "unsupported_model", "tensor '%s' has type %d, which is not supported", name,
@@ -188,7 +193,10 @@ static enum status check_tensor(const struct gguf *gguf, const char *name, int64
 	return STATUS_OK;
 }
 
-struct layer_tensor { const char *suffix; int64_t rows, cols; };
+struct layer_tensor {
+	const char *suffix;
+	int64_t rows, cols;
+};
 
 #define LAYER_TENSORS 9
 
@@ -197,9 +205,15 @@ static void layer_tensors(const struct model_config *config, struct layer_tensor
 	int64_t hidden = config->hidden, ffn = config->ffn;
 	int64_t q = (int64_t)config->n_heads * config->head_dim, kv = (int64_t)config->n_kv_heads * config->head_dim;
 	const struct layer_tensor list[LAYER_TENSORS] = {
-		{"attn_norm.weight", 0, hidden}, {"attn_q.weight", q, hidden}, {"attn_k.weight", kv, hidden},
-		{"attn_v.weight", kv, hidden}, {"attn_output.weight", hidden, q}, {"ffn_norm.weight", 0, hidden},
-		{"ffn_gate.weight", ffn, hidden}, {"ffn_up.weight", ffn, hidden}, {"ffn_down.weight", hidden, ffn},
+		{"attn_norm.weight", 0, hidden},
+		{"attn_q.weight", q, hidden},
+		{"attn_k.weight", kv, hidden},
+		{"attn_v.weight", kv, hidden},
+		{"attn_output.weight", hidden, q},
+		{"ffn_norm.weight", 0, hidden},
+		{"ffn_gate.weight", ffn, hidden},
+		{"ffn_up.weight", ffn, hidden},
+		{"ffn_down.weight", hidden, ffn},
 	};
 	memcpy(out, list, sizeof list);
 }
@@ -237,7 +251,8 @@ static enum status check_ends(const struct gguf *gguf, struct model_config *out,
 		return err_set(err, STATUS_INPUT, "tensor 'token_embd.weight' is missing");
 	int64_t vocab = embedding->dims[1];
 	if (vocab < 1 || vocab > VOCAB_MAX)
-		return err_set(err, STATUS_INPUT, "tensor 'token_embd.weight' has %lld rows, expected 1 to %d", (long long)vocab, VOCAB_MAX);
+		return err_set(err, STATUS_INPUT, "tensor 'token_embd.weight' has %lld rows, expected 1 to %d", (long long)vocab,
+			VOCAB_MAX);
 	out->vocab = (int)vocab;
 	if (check_tensor(gguf, "token_embd.weight", vocab, out->hidden, NULL, err) != STATUS_OK ||
 		check_tensor(gguf, "output_norm.weight", 0, out->hidden, NULL, err) != STATUS_OK)
@@ -260,13 +275,14 @@ static enum status check_rope_factors(const struct gguf *gguf, struct model_conf
 	if (check_tensor(gguf, "rope_freqs.weight", 0, out->head_dim / 2, NULL, err) != STATUS_OK)
 		return err->status;
 	if (factors->dtype != DTYPE_F32)
-		return err_set(err, STATUS_INPUT, "tensor 'rope_freqs.weight' has type %s, expected F32", dtype_name(factors->dtype));
+		return err_set(
+			err, STATUS_INPUT, "tensor 'rope_freqs.weight' has type %s, expected F32", dtype_name(factors->dtype));
 	for (int i = 0; i < out->head_dim / 2; i++) {
 		float factor;
 		memcpy(&factor, factors->data + (size_t)i * sizeof factor, sizeof factor);
 		if (!(factor > 0 && factor <= 1e6f))
-			return err_set(err, STATUS_INPUT, "tensor 'rope_freqs.weight' element %d is %g, expected a positive number", i,
-				(double)factor);
+			return err_set(err, STATUS_INPUT, "tensor 'rope_freqs.weight' element %d is %g, expected a positive number",
+				i, (double)factor);
 	}
 	out->rope_factors = (const void *)factors->data; /* aligned: the directory check saw to it */
 	return STATUS_OK;
@@ -305,7 +321,8 @@ static enum status refuse_unknown_tensors(const struct gguf *gguf, const struct 
 		struct gguf_string name = gguf->tensors[i].name;
 		if (!is_known(config, name))
 			return err_set_code(err, STATUS_INPUT, "unsupported_model",
-				"tensor '%.*s' is not part of a dense llama model; this engine would compute without it, so the file is refused",
+				"tensor '%.*s' is not part of a dense llama model; this engine would compute without it, so the "
+				"file is refused",
 				(int)(name.len < 96 ? name.len : 96), name.data);
 	}
 	return STATUS_OK;

@@ -13,10 +13,11 @@ struct model_config {
 	float norm_eps;
 	int rope_interleaved;
 	int tied_head;
-	int ffn_block;         /* elements per quantisation block along the FFN axis, the coarsest of all layers */
-	int attention_block;   /* the same along the attention output's input axis */
-	double rope_scale;     /* linear scaling: positions are divided by it; 1 for none */
-	const float *rope_factors; /* [head_dim/2] divisors of the frequencies from rope_freqs.weight, or NULL; borrowed from the map */
+	int ffn_block; /* elements per quantisation block along the FFN axis, the coarsest of all layers */
+	int attention_block; /* the same along the attention output's input axis */
+	double rope_scale; /* linear scaling: positions are divided by it; 1 for none */
+	const float
+		*rope_factors; /* [head_dim/2] divisors of the frequencies from rope_freqs.weight, or NULL; borrowed from the map */
 };
 
 /* Reads and checks hyper-parameters and the presence and shape of every tensor. Errors name the key or tensor. */
@@ -29,16 +30,18 @@ struct model_layer {
 };
 void model_layer_find(const struct gguf *gguf, int layer, struct model_layer *out);
 
-struct model_ends { const struct gguf_tensor *embedding, *output_norm, *output /* the embedding when tied */; };
+struct model_ends {
+	const struct gguf_tensor *embedding, *output_norm, *output /* the embedding when tied */;
+};
 void model_ends_find(const struct gguf *gguf, struct model_ends *out);
 
 /* What rank owns of n: pure arithmetic, no I/O. */
 struct shard {
 	int rank, world;
-	int head_begin, head_end;       /* query heads */
+	int head_begin, head_end; /* query heads */
 	int kv_head_begin, kv_head_end; /* KV heads that those read; may overlap with other ranks */
-	int ffn_begin, ffn_end;         /* multiples of the quantisation block */
-	int vocab_begin, vocab_end;     /* rows of the output head, multiples of 16 where possible */
+	int ffn_begin, ffn_end; /* multiples of the quantisation block */
+	int vocab_begin, vocab_end; /* rows of the output head, multiples of 16 where possible */
 };
 
 /* Refused with the reason (code "cannot_shard") when a rank would own nothing or a block would have to be split. */

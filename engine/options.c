@@ -49,8 +49,10 @@ static void append_model_options(struct engine_options *o, struct option *table,
 			"Longest prompt plus answer in tokens; 0 takes the model's context, at most 8192 (default 0)."},
 		{"max-num-seqs", OPTION_I64, &o->max_num_seqs, 1, SEQUENCES_MAX, "N",
 			"Sequences running at the same time (default 16)."},
-		{"chunk-tokens", OPTION_I64, &o->chunk_tokens, 1, ROWS_MAX, "N", "Prompt tokens computed in one step (default 512)."},
-		{"queue-max", OPTION_I64, &o->queue_max, 1, QUEUE_MAX, "N", "Requests that may wait; more are refused (default 256)."},
+		{"chunk-tokens", OPTION_I64, &o->chunk_tokens, 1, ROWS_MAX, "N",
+			"Prompt tokens computed in one step (default 512)."},
+		{"queue-max", OPTION_I64, &o->queue_max, 1, QUEUE_MAX, "N",
+			"Requests that may wait; more are refused (default 256)."},
 		{"prefix-cache", OPTION_FLAG, &o->prefix_cache, 0, 0, NULL,
 			"Reuse keys and values of equal prompt beginnings (default on; --no-prefix-cache)."},
 	};
@@ -62,7 +64,8 @@ static void append_machine_options(struct engine_options *o, struct option *tabl
 {
 	const struct option list[] = {
 		{"device", OPTION_STRING, &o->device, 0, 0, "auto|cpu|cuda", "Where to compute (default auto)."},
-		{"isa", OPTION_STRING, &o->isa, 0, 0, "auto|scalar|avx2|avx512", "CPU kernels to use (default auto: the best this CPU has)."},
+		{"isa", OPTION_STRING, &o->isa, 0, 0, "auto|scalar|avx2|avx512",
+			"CPU kernels to use (default auto: the best this CPU has)."},
 		{"tp", OPTION_I64, &o->tp, 1, COMM_RANKS_MAX, "N", "Ranks (processes) that share each layer (default 1)."},
 		{"threads", OPTION_I64, &o->threads, 0, 1024, "N", "Threads of each rank; 0 shares the CPUs evenly (default 0)."},
 		{"rank-timeout-ms", OPTION_I64, &o->rank_timeout_ms, 100, TIMEOUT_MS_MAX, "N",
@@ -79,17 +82,22 @@ static void append_knobs(struct engine_options *o, struct option *table, size_t 
 {
 	const struct option list[] = {
 		{"allreduce", OPTION_STRING, &o->allreduce, 0, 0, "auto|NAME",
-			"How ranks add their partial results: shm-flag, shm-lamport, shm-2shot, ref-socket (default auto: measured at start)."},
+			"How ranks add their partial results: shm-flag, shm-lamport, shm-2shot, ref-socket (default auto: measured "
+			"at start)."},
 		{"allreduce-force", OPTION_FLAG, &o->allreduce_force, 0, 0, NULL,
 			"Use the named allreduce even where it is known to be slow or unsuited."},
 		{"graph-max-bs", OPTION_I64, &o->graph_max_bs, 0, ROWS_MAX, "N",
-			"Largest batch whose step is prepared ahead; larger ones are planned at each step, 0 plans them all so (default 32)."},
+			"Largest batch whose step is prepared ahead; larger ones are planned at each step, 0 plans them all so "
+			"(default 32)."},
 		{"mem-fraction", OPTION_STRING, &o->mem_fraction, 0, 0, "auto|F",
-			"Share of the memory budget to use, in (0, 1]; what weights, workspace and plans leave becomes KV cache (default auto)."},
+			"Share of the memory budget to use, in (0, 1]; what weights, workspace and plans leave becomes KV cache "
+			"(default auto)."},
 		{"speculation", OPTION_STRING, &o->speculation, 0, 0, "off|ngram",
-			"Guess tokens ahead from repeated text and verify them in one step; the output stays the same (default off)."},
+			"Guess tokens ahead from repeated text and verify them in one step; the output stays the same (default "
+			"off)."},
 		{"spec-draft-max", OPTION_I64, &o->spec_draft_max, 1, DRAFT_MAX, "N", "Most guessed tokens per step (default 6)."},
-		{"spec-ngram-min", OPTION_I64, &o->spec_ngram_min, 1, DRAFT_MAX, "N", "Shortest repeated n-gram to trust (default 2)."},
+		{"spec-ngram-min", OPTION_I64, &o->spec_ngram_min, 1, DRAFT_MAX, "N",
+			"Shortest repeated n-gram to trust (default 2)."},
 		{"spec-ngram-max", OPTION_I64, &o->spec_ngram_max, 1, DRAFT_MAX, "N", "Longest n-gram to look for (default 4)."},
 	};
 	memcpy(table + *count, list, sizeof list);
@@ -125,10 +133,24 @@ static enum status check_choice(const char *name, const char *value, const char 
 
 bool engine_options_bytes(const char *text, long long *out)
 {
-	static const struct { const char *suffix; unsigned long long factor; } units[] = {
-		{"KiB", 1ull << 10}, {"MiB", 1ull << 20}, {"GiB", 1ull << 30}, {"TiB", 1ull << 40},
-		{"KB", 1000ull}, {"MB", 1000000ull}, {"GB", 1000000000ull}, {"TB", 1000000000000ull},
-		{"K", 1ull << 10}, {"M", 1ull << 20}, {"G", 1ull << 30}, {"T", 1ull << 40}, {"B", 1}, {"", 1},
+	static const struct {
+		const char *suffix;
+		unsigned long long factor;
+	} units[] = {
+		{"KiB", 1ull << 10},
+		{"MiB", 1ull << 20},
+		{"GiB", 1ull << 30},
+		{"TiB", 1ull << 40},
+		{"KB", 1000ull},
+		{"MB", 1000000ull},
+		{"GB", 1000000000ull},
+		{"TB", 1000000000000ull},
+		{"K", 1ull << 10},
+		{"M", 1ull << 20},
+		{"G", 1ull << 30},
+		{"T", 1ull << 40},
+		{"B", 1},
+		{"", 1},
 	};
 	size_t len = strlen(text);
 	for (size_t i = 0; i < COUNT(units); i++) {
@@ -156,7 +178,8 @@ static enum status check_memory(struct engine_options *options, struct err *err)
 			"--mem-fraction is '%s', expected auto or a number above 0 and at most 1 (a share of the memory budget)",
 			options->mem_fraction);
 	options->mem_budget = 0;
-	if (options->mem_budget_text && !(engine_options_bytes(options->mem_budget_text, &options->mem_budget) && options->mem_budget > 0))
+	if (options->mem_budget_text &&
+		!(engine_options_bytes(options->mem_budget_text, &options->mem_budget) && options->mem_budget > 0))
 		return err_set_code(err, STATUS_INPUT, "bad_option",
 			"--mem-budget is '%s', expected bytes such as 2147483648, 2GiB or 500MB", options->mem_budget_text);
 	return STATUS_OK;

@@ -10,7 +10,7 @@ struct rank;
 
 struct rank_peers {
 	int rank;
-	const int *sockets;                 /* as in struct comm_options */
+	const int *sockets; /* as in struct comm_options */
 	const _Atomic uint32_t *abort_word; /* may be NULL */
 };
 

@@ -14,7 +14,9 @@ static size_t place(size_t *offset, size_t bytes)
 	return at;
 }
 
-struct offsets { size_t header, step, comm, logits, end; };
+struct offsets {
+	size_t header, step, comm, logits, end;
+};
 
 static void layout(const struct rank_setup *setup, struct offsets *out)
 {
@@ -45,7 +47,9 @@ size_t region_comm_bytes(const struct rank_setup *setup)
 		return 0;
 	if (strcmp(setup->allreduce, "auto") == 0)
 		return comm_auto_shared_bytes(setup->world, region_comm_count(setup));
-	return comm_find(setup->allreduce, "cpu", &ops, NULL) == STATUS_OK ? ops->shared_bytes(setup->world, region_comm_count(setup)) : 0;
+	return comm_find(setup->allreduce, "cpu", &ops, NULL) == STATUS_OK
+		? ops->shared_bytes(setup->world, region_comm_count(setup))
+		: 0;
 }
 
 void region_init(const struct rank_setup *setup, void *memory, struct region *out)

@@ -23,7 +23,7 @@ struct region {
 	struct region_header *header;
 	struct step step;
 	void *comm_shared; /* area of the collective; NULL when it needs none */
-	float *logits;     /* [limits.logits_max][vocab] */
+	float *logits; /* [limits.logits_max][vocab] */
 };
 
 /* Bytes of the region for setup; with world 1 it needs no sharing, any zeroed memory does. */

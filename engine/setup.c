@@ -12,11 +12,17 @@
 #include "engine/region.h"
 
 #define MODEL_LEN_DEFAULT_MAX 8192 /* guess: longer contexts cost KV memory that few requests use; --max-model-len raises it */
-#define THREADS_DEFAULT_MAX 16     /* guess: small layers gain nothing from more, each barrier costs more */
-#define LOGITS_ROWS_MIN 32         /* rows of logits one step can give when a request asks for those of its whole prompt */
+#define THREADS_DEFAULT_MAX 16 /* guess: small layers gain nothing from more, each barrier costs more */
+#define LOGITS_ROWS_MIN 32 /* rows of logits one step can give when a request asks for those of its whole prompt */
 
-static int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t min_i64(int64_t a, int64_t b)
+{
+	return a < b ? a : b;
+}
+static int64_t max_i64(int64_t a, int64_t b)
+{
+	return a > b ? a : b;
+}
 
 static void why(char out[SETUP_WHY_BYTES], const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void why(char out[SETUP_WHY_BYTES], const char *format, ...)
@@ -53,23 +59,25 @@ static void resolve_threads(const struct engine_options *options, struct setup *
 		why(out->whys.threads, "as asked; this process may use %d CPUs", cpus);
 	} else {
 		out->rank.threads = (int32_t)min_i64(max_i64(cpus / options->tp, 1), THREADS_DEFAULT_MAX);
-		why(out->whys.threads, "auto: %d CPUs shared by %lld ranks, at most %d each", cpus, options->tp, THREADS_DEFAULT_MAX);
+		why(out->whys.threads, "auto: %d CPUs shared by %lld ranks, at most %d each", cpus, options->tp,
+			THREADS_DEFAULT_MAX);
 	}
 	out->rank.spins = wait_default_spins(out->rank.world * out->rank.threads);
 }
 
-static enum status resolve_length(const struct engine_options *options, const struct model_config *config, struct setup *out,
-	struct err *err)
+static enum status resolve_length(
+	const struct engine_options *options, const struct model_config *config, struct setup *out, struct err *err)
 {
 	if (options->max_model_len > config->context)
-		return err_set_code(err, STATUS_INPUT, "bad_option", "--max-model-len %lld is above the model's context of %d tokens",
-			options->max_model_len, config->context);
+		return err_set_code(err, STATUS_INPUT, "bad_option",
+			"--max-model-len %lld is above the model's context of %d tokens", options->max_model_len, config->context);
 	if (options->max_model_len > 0) {
 		out->rank.max_model_len = (int32_t)options->max_model_len;
 		why(out->whys.max_model_len, "as asked; the model's context is %d", config->context);
 	} else {
 		out->rank.max_model_len = (int32_t)min_i64(config->context, MODEL_LEN_DEFAULT_MAX);
-		why(out->whys.max_model_len, "default: the model's context of %d, at most %d", config->context, MODEL_LEN_DEFAULT_MAX);
+		why(out->whys.max_model_len, "default: the model's context of %d, at most %d", config->context,
+			MODEL_LEN_DEFAULT_MAX);
 	}
 	return STATUS_OK;
 }
@@ -122,8 +130,8 @@ static enum status resolve_names(const struct engine_options *options, struct se
 	return status;
 }
 
-static enum status resolve_memory(const struct engine_options *options, const struct gguf *gguf,
-	const struct model_config *config, struct setup *out, struct err *err)
+static enum status resolve_memory(const struct engine_options *options, const struct gguf *gguf, const struct model_config *config,
+	struct setup *out, struct err *err)
 {
 	struct memplan_request request = {
 		.total_bytes = options->mem_budget > 0 ? (uint64_t)options->mem_budget : file_machine_memory_bytes(),

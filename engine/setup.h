@@ -18,8 +18,8 @@
 /* Plain data, no pointers: copied into the shared region for the other ranks. */
 struct rank_setup {
 	char model_path[SETUP_PATH_BYTES];
-	char device[16];    /* "cpu" */
-	char isa[16];       /* "auto", "scalar", … */
+	char device[16]; /* "cpu" */
+	char isa[16]; /* "auto", "scalar", … */
 	char allreduce[32]; /* "auto" or a backend's name */
 	int32_t world, threads, vocab, hidden;
 	int32_t kv_type; /* enum kn_kv_type */
@@ -41,7 +41,7 @@ struct setup {
 	struct rank_setup rank;
 	struct setup_whys whys;
 	struct memplan memplan; /* with its own reasons */
-	int32_t chunk_tokens;   /* prefill tokens in one step */
+	int32_t chunk_tokens; /* prefill tokens in one step */
 };
 
 /* Pure but for reading the machine's memory and CPU count. Choices that cannot be are refused with a stable code:

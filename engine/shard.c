@@ -48,7 +48,8 @@ enum status shard_compute(const struct model_config *config, int rank, int world
 			ffn_units, config->ffn_block, world, ffn_units > 1 ? ffn_units : 1);
 	int vocab_unit = config->vocab % VOCAB_UNIT == 0 && config->vocab / VOCAB_UNIT >= world ? VOCAB_UNIT : 1;
 	if (config->vocab / vocab_unit < world)
-		return err_set_code(err, STATUS_INPUT, "cannot_shard", "a vocabulary of %d is too small for %d ranks", config->vocab, world);
+		return err_set_code(
+			err, STATUS_INPUT, "cannot_shard", "a vocabulary of %d is too small for %d ranks", config->vocab, world);
 
 	share(head_units, rank, world, &out->head_begin, &out->head_end);
 	out->head_begin *= head_unit;

@@ -7,20 +7,20 @@
 
 /* Limits fixed at start from the options; all ranks agree on them. */
 struct step_limits {
-	int32_t rows_max;             /* tokens in one step (prefill chunk plus decode rows) */
-	int32_t slots_max;            /* sequences in flight (--max-num-seqs) */
-	int32_t blocks_per_slot_max;  /* ceil(max_model_len / 16) */
-	int32_t logits_max;           /* rows whose logits may be asked in one step; <= rows_max */
+	int32_t rows_max; /* tokens in one step (prefill chunk plus decode rows) */
+	int32_t slots_max; /* sequences in flight (--max-num-seqs) */
+	int32_t blocks_per_slot_max; /* ceil(max_model_len / 16) */
+	int32_t logits_max; /* rows whose logits may be asked in one step; <= rows_max */
 };
 
 /* Views into one block of memory laid out by step_bind. */
 struct step {
-	int32_t *n_rows;       /* [1] */
-	int32_t *n_logits;     /* [1] */
-	int32_t *tokens;       /* [rows_max] */
-	int32_t *positions;    /* [rows_max] */
-	int32_t *slots;        /* [rows_max] */
-	int32_t *logit_rows;   /* [logits_max] row numbers, ascending */
+	int32_t *n_rows; /* [1] */
+	int32_t *n_logits; /* [1] */
+	int32_t *tokens; /* [rows_max] */
+	int32_t *positions; /* [rows_max] */
+	int32_t *slots; /* [rows_max] */
+	int32_t *logit_rows; /* [logits_max] row numbers, ascending */
 	int32_t *block_tables; /* [slots_max][blocks_per_slot_max]; block 0 is a dummy */
 };
 

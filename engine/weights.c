@@ -4,8 +4,8 @@
 #include "base/mem.h"
 
 /* Stored tensor cut to a range of rows and columns. */
-static struct kn_slice slice_of(const struct gguf_tensor *tensor, int64_t row_begin, int64_t row_end, int64_t col_begin,
-	int64_t col_end)
+static struct kn_slice slice_of(
+	const struct gguf_tensor *tensor, int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end)
 {
 	return (struct kn_slice){
 		.dtype = tensor->dtype,
@@ -29,10 +29,12 @@ static struct kn_slice cols_of(const struct gguf_tensor *tensor, int64_t col_beg
 	return slice_of(tensor, 0, tensor->dims[1], col_begin, col_end);
 }
 
-struct layer_slices { struct kn_slice qkv[3], attention_output[1], gate_up[2], down[1]; };
+struct layer_slices {
+	struct kn_slice qkv[3], attention_output[1], gate_up[2], down[1];
+};
 
-static void layer_slices(const struct model_config *config, const struct shard *shard, const struct model_layer *tensors,
-	struct layer_slices *out)
+static void layer_slices(
+	const struct model_config *config, const struct shard *shard, const struct model_layer *tensors, struct layer_slices *out)
 {
 	int64_t d = config->head_dim;
 	out->qkv[0] = rows_of(tensors->q, shard->head_begin * d, shard->head_end * d);
@@ -44,10 +46,13 @@ static void layer_slices(const struct model_config *config, const struct shard *
 	out->down[0] = cols_of(tensors->down, shard->ffn_begin, shard->ffn_end);
 }
 
-struct end_slices { struct kn_slice embedding[1], head[1]; bool shared; };
+struct end_slices {
+	struct kn_slice embedding[1], head[1];
+	bool shared;
+};
 
-static void end_slices(const struct model_config *config, const struct shard *shard, const struct model_ends *tensors,
-	struct end_slices *out)
+static void end_slices(
+	const struct model_config *config, const struct shard *shard, const struct model_ends *tensors, struct end_slices *out)
 {
 	out->embedding[0] = rows_of(tensors->embedding, 0, config->vocab);
 	out->head[0] = rows_of(tensors->output, shard->vocab_begin, shard->vocab_end);
@@ -56,8 +61,8 @@ static void end_slices(const struct model_config *config, const struct shard *sh
 
 /* ---- loading ---- */
 
-static enum status load_norm(const struct kn_ops *kn, struct kn_backend *backend, const struct gguf_tensor *tensor, float **out,
-	struct err *err)
+static enum status load_norm(
+	const struct kn_ops *kn, struct kn_backend *backend, const struct gguf_tensor *tensor, float **out, struct err *err)
 {
 	size_t count = (size_t)tensor->dims[0];
 	float *values = mem_calloc(count, sizeof *values);
@@ -162,8 +167,8 @@ void weights_release(const struct kn_ops *kn, struct kn_backend *backend, struct
 
 /* ---- counting ---- */
 
-uint64_t weights_bytes_needed(const struct kn_ops *kn, const struct gguf *gguf, const struct model_config *config,
-	const struct shard *shard)
+uint64_t weights_bytes_needed(
+	const struct kn_ops *kn, const struct gguf *gguf, const struct model_config *config, const struct shard *shard)
 {
 	uint64_t norm_bytes = (uint64_t)config->hidden * sizeof(float);
 	uint64_t bytes = norm_bytes;
@@ -172,8 +177,9 @@ uint64_t weights_bytes_needed(const struct kn_ops *kn, const struct gguf *gguf, 
 		struct layer_slices slices;
 		model_layer_find(gguf, layer, &tensors);
 		layer_slices(config, shard, &tensors, &slices);
-		bytes += 2 * norm_bytes + kn->matrix_bytes_needed(slices.qkv, 3) + kn->matrix_bytes_needed(slices.attention_output, 1) +
-			kn->matrix_bytes_needed(slices.gate_up, 2) + kn->matrix_bytes_needed(slices.down, 1);
+		bytes += 2 * norm_bytes + kn->matrix_bytes_needed(slices.qkv, 3) +
+			kn->matrix_bytes_needed(slices.attention_output, 1) + kn->matrix_bytes_needed(slices.gate_up, 2) +
+			kn->matrix_bytes_needed(slices.down, 1);
 	}
 	struct model_ends tensors;
 	struct end_slices slices;

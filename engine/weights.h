@@ -7,9 +7,9 @@
 
 struct weights_layer {
 	float *attention_norm, *ffn_norm; /* [hidden], backend memory */
-	struct kn_matrix *qkv;            /* rows: this rank's q, k and v heads */
+	struct kn_matrix *qkv; /* rows: this rank's q, k and v heads */
 	struct kn_matrix *attention_output;
-	struct kn_matrix *gate_up;        /* for KN_SWIGLU */
+	struct kn_matrix *gate_up; /* for KN_SWIGLU */
 	struct kn_matrix *down;
 };
 
@@ -19,7 +19,7 @@ struct weights {
 	int n_layers, hidden;
 	float *output_norm;
 	struct kn_matrix *embedding; /* whole table on every rank */
-	struct kn_matrix *head;      /* this rank's vocabulary rows; the embedding itself when tied and not cut */
+	struct kn_matrix *head; /* this rank's vocabulary rows; the embedding itself when tied and not cut */
 };
 
 /* Packs this rank's share. On failure everything made so far is released. */
@@ -28,8 +28,8 @@ enum status weights_load(const struct kn_ops *kn, struct kn_backend *backend, co
 void weights_release(const struct kn_ops *kn, struct kn_backend *backend, struct weights *weights);
 
 /* Bytes that weights_load will hold: exact, nothing is made. */
-uint64_t weights_bytes_needed(const struct kn_ops *kn, const struct gguf *gguf, const struct model_config *config,
-	const struct shard *shard);
+uint64_t weights_bytes_needed(
+	const struct kn_ops *kn, const struct gguf *gguf, const struct model_config *config, const struct shard *shard);
 
 /* Bytes held. */
 uint64_t weights_bytes(const struct kn_ops *kn, const struct weights *weights);

@@ -47,6 +47,15 @@ static void cut_workspace(struct kn_backend *backend, struct cutter *cutter)
 		cut_activations(cutter, PRIVATE_ROWS_MAX, backend->cols_max, cutter->base ? &backend->scratch[i].own : &unused);
 }
 
+static uint64_t cpu_workspace_bytes_needed(const struct kn_options *options)
+{
+	struct kn_backend sizes = {.threads = options->threads, .rows_max = options->rows_max, .cols_max = options->cols_max};
+	struct cutter cutter = {0};
+
+	cut_workspace(&sizes, &cutter);
+	return cutter.used;
+}
+
 static void cpu_destroy(struct kn_backend *backend)
 {
 	if (!backend)
@@ -255,6 +264,7 @@ const struct kn_ops kn_cpu_ops = {
 	.name = "cpu",
 	.create = cpu_create,
 	.destroy = cpu_destroy,
+	.workspace_bytes_needed = cpu_workspace_bytes_needed,
 	.describe = cpu_describe,
 	.alloc = cpu_alloc,
 	.release = cpu_release,

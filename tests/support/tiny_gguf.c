@@ -200,7 +200,8 @@ uint8_t *tiny_random_blocks(enum dtype dtype, int64_t n_elements, double spread,
 		blocks[i] = (uint8_t)random_below(seed, stream, (uint64_t)i, 256);
 	for (int64_t block = 0; block_elements > 1 && block < n_elements / block_elements; block++) {
 		double sign = random_uniform(seed, stream + 1, (uint64_t)block) < 0.5 ? -1 : 1;
-		set_scales(dtype, blocks + block * block_bytes, spread * (0.7 + 0.6 * random_uniform(seed, stream + 2, (uint64_t)block)), sign);
+		set_scales(dtype, blocks + block * block_bytes,
+			spread * (0.7 + 0.6 * random_uniform(seed, stream + 2, (uint64_t)block)), sign);
 	}
 	return blocks;
 }
@@ -220,8 +221,8 @@ static void put_matrix(const struct tiny_model *model, struct gguf_build *build,
 	mem_free(data);
 }
 
-static void put_vector(const struct tiny_model *model, struct gguf_build *build, const char *name, int count, double spread,
-	uint64_t stream)
+static void put_vector(
+	const struct tiny_model *model, struct gguf_build *build, const char *name, int count, double spread, uint64_t stream)
 {
 	if (left_out(model, name))
 		return;
@@ -235,7 +236,12 @@ static void put_vector(const struct tiny_model *model, struct gguf_build *build,
 
 static void put_layer(const struct tiny_model *model, struct gguf_build *build, int layer)
 {
-	const struct { const char *suffix; enum dtype dtype; int rows, cols; double gain; } matrices[] = {
+	const struct {
+		const char *suffix;
+		enum dtype dtype;
+		int rows, cols;
+		double gain;
+	} matrices[] = {
 		{"attn_q", model->dtype, model->n_heads * model->head_dim, model->hidden, 1.5},
 		{"attn_k", model->dtype, model->n_kv_heads * model->head_dim, model->hidden, 1.5},
 		{"attn_v", model->value_dtype, model->n_kv_heads * model->head_dim, model->hidden, 1.5},

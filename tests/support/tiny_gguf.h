@@ -16,19 +16,19 @@ struct tiny_model {
 	int n_layers, hidden, ffn, n_heads, n_kv_heads, head_dim, context;
 	int vocab; /* 259 to 259 + 676 */
 	double rope_base;
-	enum dtype dtype;      /* of layer matrices; their columns must be multiples of its block */
-	enum dtype value_dtype;     /* of attn_v and ffn_down, as mixed files have */
+	enum dtype dtype; /* of layer matrices; their columns must be multiples of its block */
+	enum dtype value_dtype; /* of attn_v and ffn_down, as mixed files have */
 	enum dtype embedding_dtype; /* of the embedding and, unless tied, the output head */
 	bool tied, rope_factors, chat_template;
 	uint64_t seed;
 
 	/* Ways to be refused; NULL or 0 for a sound file. */
-	const char *architecture;     /* instead of "llama" */
-	const char *pre;              /* instead of "smollm" */
-	const char *rope_scaling;     /* adds llama.rope.scaling.type */
+	const char *architecture; /* instead of "llama" */
+	const char *pre; /* instead of "smollm" */
+	const char *rope_scaling; /* adds llama.rope.scaling.type */
 	const char *without_tensor, *without_key, *extra_tensor;
-	const char *narrow_tensor;    /* is written with half of its columns */
-	int experts;                  /* adds llama.expert_count */
+	const char *narrow_tensor; /* is written with half of its columns */
+	int experts; /* adds llama.expert_count */
 };
 
 /* 2 layers, hidden 64, FFN 128, 4 query and 2 KV heads of 16, vocabulary 288, context 256, F32, output head of its own. */
@@ -41,7 +41,8 @@ void tiny_model_write(const struct tiny_model *model, const char *path);
 #define TINY_PATH_BYTES 64
 void tiny_model_write_temp(const struct tiny_model *model, char path[TINY_PATH_BYTES]);
 
-/* Stored blocks of any supported type, n_elements in all, with values of about the given spread around 0. Caller frees with mem_free. */
+/* Stored blocks of any supported type, n_elements in all, with values of about the given spread around 0. Caller frees with
+ * mem_free. */
 uint8_t *tiny_random_blocks(enum dtype dtype, int64_t n_elements, double spread, uint64_t seed, uint64_t stream, size_t *bytes);
 
 #endif
