@@ -19,12 +19,22 @@ struct token_list { /* {0} is empty; released by token_list_release */
 void token_list_append(struct token_list *list, int32_t id);
 void token_list_release(struct token_list *list);
 
-/* pre: NULL to take tokenizer.ggml.pre from the file; else that name is used. An unknown or missing name is refused, listing the known ones. */
+#define TOKENIZER_TEXT_BYTES_MAX ((size_t)256 << 20) /* longest text of one call; guess, far above any context */
+
+/* pre: NULL to take tokenizer.ggml.pre from the file, else that name is used. Known: smollm, gpt-2 (gpt2), llama-bpe (llama3,
+ * llama-v3), qwen2. An unknown name is refused, listing them. A file without the key, or with "default" in it, is read as gpt-2
+ * after a warning in the log: such files were written before the key existed, by converters that knew GPT-2's rule only. Nothing of
+ * gguf is used after the call. */
 enum status tokenizer_open(const struct gguf *gguf, const char *pre, struct tokenizer **out, struct err *err);
 void tokenizer_close(struct tokenizer *tokenizer);
 
-/* Appends the ids of text[0..len) to out. Bytes that are not UTF-8 are encoded as they are. parse_special: control tokens
- * written in the text ("<|im_end|>") become control tokens; off, they are ordinary text. No BOS is added here. */
+/* Appends the ids of text[0..len) to out. parse_special: control tokens written in the text ("<|im_end|>") become control
+ * tokens, the longest at each place; off, they are ordinary text. Tokens of the user-defined kind are found in any text.
+ * No BOS is added here.
+ * Bytes that are not UTF-8 are encoded as they are: each such byte is a piece by itself, and the valid stretches between them are
+ * split as texts of their own. With pre qwen2 valid stretches are normalised to NFC first, as that tokenizer does. Bytes that the
+ * vocabulary has no token for (SmolLM2 has none for 21, such as 0x04) leave no token, as with Hugging Face. Fails with STATUS_INPUT
+ * on a text longer than TOKENIZER_TEXT_BYTES_MAX. Time grows as len log len. */
 enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t len, bool parse_special,
 	struct token_list *out, struct err *err);
 
@@ -34,13 +44,15 @@ bool tokenizer_decode_one(const struct tokenizer *tokenizer, int32_t id, bool wi
 int32_t tokenizer_vocab_size(const struct tokenizer *tokenizer);
 int32_t tokenizer_bos(const struct tokenizer *tokenizer); /* -1 when there is none */
 bool tokenizer_adds_bos(const struct tokenizer *tokenizer);
-bool tokenizer_is_end(const struct tokenizer *tokenizer, int32_t id);     /* any end-of-generation id */
+bool tokenizer_is_end(const struct tokenizer *tokenizer, int32_t id); /* any end-of-generation id */
 bool tokenizer_is_control(const struct tokenizer *tokenizer, int32_t id);
-int32_t tokenizer_find(const struct tokenizer *tokenizer, const char *piece); /* id of an exact vocabulary entry such as "<|im_end|>", -1 */
+int32_t tokenizer_find(const struct tokenizer *tokenizer, const char *piece); /* control or user token such as "<|im_end|>"; -1 */
 const char *tokenizer_pre_name(const struct tokenizer *tokenizer);
 
 /* Streaming decode that only gives whole code points. `struct text_stream s = {0};` */
-struct text_stream { struct text pending; };
+struct text_stream {
+	struct text pending;
+};
 /* Appends to out what became certain with this token; at the end call text_stream_finish for the (lossy) rest. */
 void text_stream_push(struct text_stream *stream, const struct tokenizer *tokenizer, int32_t id, struct text *out);
 void text_stream_finish(struct text_stream *stream, struct text *out);

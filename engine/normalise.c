@@ -1,0 +1,107 @@
+/* Unicode normalisation form C: decompose each code point, put combining marks in canonical order, compose. The library's
+ * own ordering is quadratic in a run of marks, which a request could use to stall the server, so ordering is done here. */
+#include "engine/normalise.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <utf8proc.h>
+
+#include "base/mem.h"
+#include "base/utf8.h"
+
+#define DECOMPOSED_MAX 32 /* a single code point decomposes into at most 4 (UAX 15); the rest is slack */
+
+/* Code points below U+0300 neither combine nor decompose under form C. */
+bool normalise_is_nfc_quick(const char *text, size_t len)
+{
+	for (size_t i = 0; i < len; i++)
+		if ((unsigned char)text[i] >= 0xcc) /* first byte of U+0300 */
+			return false;
+	return true;
+}
+
+struct points {
+	utf8proc_int32_t *data;
+	size_t count, capacity;
+};
+
+static void decompose(const char *text, size_t len, struct points *points)
+{
+	for (size_t pos = 0; pos < len;) {
+		uint32_t code_point = 0;
+		int bytes = utf8_decode(text + pos, len - pos, &code_point);
+		int boundclass = 0;
+
+		ASSERT(bytes > 0);
+		pos += (size_t)bytes;
+		if (points->capacity - points->count < DECOMPOSED_MAX) {
+			points->capacity = points->capacity * 2 + len + DECOMPOSED_MAX;
+			points->data = mem_realloc(points->data, points->capacity, sizeof(*points->data));
+		}
+		points->count += (size_t)utf8proc_decompose_char((utf8proc_int32_t)code_point, points->data + points->count,
+			DECOMPOSED_MAX, UTF8PROC_DECOMPOSE | UTF8PROC_STABLE, &boundclass);
+	}
+}
+
+/* A mark with its class and place in the run: sorting by both keeps equal classes in their order. */
+struct mark {
+	utf8proc_int32_t code_point;
+	uint32_t place;
+	int class;
+};
+
+static int compare_marks(const void *a, const void *b)
+{
+	const struct mark *left = a, *right = b;
+
+	if (left->class != right->class)
+		return left->class - right->class;
+	return (left->place > right->place) - (left->place < right->place);
+}
+
+static int class_of(utf8proc_int32_t code_point)
+{
+	return utf8proc_get_property(code_point)->combining_class;
+}
+
+static void order_run(utf8proc_int32_t *run, size_t count)
+{
+	struct mark *marks = mem_calloc(count, sizeof(*marks));
+
+	for (size_t i = 0; i < count; i++)
+		marks[i] = (struct mark){run[i], (uint32_t)i, class_of(run[i])};
+	qsort(marks, count, sizeof(*marks), compare_marks);
+	for (size_t i = 0; i < count; i++)
+		run[i] = marks[i].code_point;
+	mem_free(marks);
+}
+
+static void order_marks(struct points *points)
+{
+	for (size_t i = 0; i < points->count;) {
+		size_t end = i;
+
+		while (end < points->count && class_of(points->data[end]) != 0)
+			end++;
+		if (end - i > 1)
+			order_run(points->data + i, end - i);
+		i = end == i ? end + 1 : end;
+	}
+}
+
+void normalise_nfc(const char *text, size_t len, struct text *out)
+{
+	struct points points = {0};
+	utf8proc_ssize_t composed;
+
+	decompose(text, len, &points);
+	order_marks(&points);
+	composed = utf8proc_normalize_utf32(points.data, (utf8proc_ssize_t)points.count, UTF8PROC_COMPOSE | UTF8PROC_STABLE);
+	ASSERT(composed >= 0);
+	for (utf8proc_ssize_t i = 0; i < composed; i++) {
+		char bytes[4];
+
+		text_append(out, bytes, (size_t)utf8_encode((uint32_t)points.data[i], bytes));
+	}
+	mem_free(points.data);
+}

@@ -1,0 +1,16 @@
+/* Unicode normalisation form C (UAX 15). The only module that knows utf8proc. */
+#ifndef ENGINE_NORMALISE_H
+#define ENGINE_NORMALISE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/text.h"
+
+/* Appends text[0..len), valid UTF-8, to out in form C. Time grows as len log len whatever the text. */
+void normalise_nfc(const char *text, size_t len, struct text *out);
+
+/* True when a cheap look shows that the text is in form C already (false says nothing). */
+bool normalise_is_nfc_quick(const char *text, size_t len);
+
+#endif

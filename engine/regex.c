@@ -1,0 +1,112 @@
+/* Regular expressions by PCRE2: compiled with UTF, Unicode properties and the JIT where the machine has one. */
+#include "engine/regex.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+#include "base/mem.h"
+
+/* Unlimited but for the machine: the patterns used here are linear, and a limit met in the middle of a long word would turn a
+ * legal text into an error. */
+#define MATCH_LIMIT UINT32_MAX
+#define HEAP_LIMIT_KIB (1u << 20) /* for the interpreter, where there is no JIT: 1 GiB, guess */
+
+/* The JIT keeps backtracking points of unbounded repeats on this stack. Guess: 16 times PCRE2's default of 32 KiB. */
+#define JIT_STACK_START_BYTES (32 * 1024)
+#define JIT_STACK_MAX_BYTES (512 * 1024)
+
+struct regex {
+	pcre2_code *code;
+};
+
+struct regex_scan {
+	const struct regex *regex;
+	pcre2_match_data *match;
+	pcre2_match_context *context;
+	pcre2_jit_stack *stack;
+};
+
+static enum status library_error(int code, const char *what, struct err *err)
+{
+	PCRE2_UCHAR reason[256];
+
+	if (pcre2_get_error_message(code, reason, sizeof(reason)) < 0)
+		reason[0] = '\0';
+	return err_set(err, STATUS_INTERNAL, "%s: %s (PCRE2 %d)", what, (const char *)reason, code);
+}
+
+enum status regex_compile(const char *pattern, struct regex **out, struct err *err)
+{
+	int code = 0;
+	PCRE2_SIZE offset = 0;
+	pcre2_code *compiled =
+		pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &code, &offset, NULL);
+
+	*out = NULL;
+	if (!compiled)
+		return library_error(code, "a built-in pattern does not compile", err);
+	/* Without a JIT (an unusual CPU, or memory that may not be executable) matching is slower and gives the same. */
+	(void)pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE);
+	*out = mem_calloc(1, sizeof(**out));
+	(*out)->code = compiled;
+	return STATUS_OK;
+}
+
+void regex_free(struct regex *regex)
+{
+	if (!regex)
+		return;
+	pcre2_code_free(regex->code);
+	mem_free(regex);
+}
+
+enum status regex_scan_create(const struct regex *regex, struct regex_scan **out, struct err *err)
+{
+	struct regex_scan *scan = mem_calloc(1, sizeof(*scan));
+
+	*out = NULL;
+	scan->regex = regex;
+	scan->match = pcre2_match_data_create(1, NULL);
+	scan->context = pcre2_match_context_create(NULL);
+	scan->stack = pcre2_jit_stack_create(JIT_STACK_START_BYTES, JIT_STACK_MAX_BYTES, NULL);
+	if (!scan->match || !scan->context) {
+		regex_scan_free(scan);
+		return err_set(err, STATUS_NO_MEMORY, "no memory for a search");
+	}
+	pcre2_set_match_limit(scan->context, MATCH_LIMIT);
+	pcre2_set_depth_limit(scan->context, MATCH_LIMIT);
+	pcre2_set_heap_limit(scan->context, HEAP_LIMIT_KIB);
+	if (scan->stack) /* none: there is no JIT */
+		pcre2_jit_stack_assign(scan->context, NULL, scan->stack);
+	*out = scan;
+	return STATUS_OK;
+}
+
+void regex_scan_free(struct regex_scan *scan)
+{
+	if (!scan)
+		return;
+	pcre2_match_data_free(scan->match);
+	pcre2_match_context_free(scan->context);
+	pcre2_jit_stack_free(scan->stack);
+	mem_free(scan);
+}
+
+enum status regex_find(
+	struct regex_scan *scan, const char *text, size_t len, size_t from, size_t *begin, size_t *end, struct err *err)
+{
+	/* The caller has checked the text: a check per call would make a long text quadratic. */
+	int code = pcre2_match(scan->regex->code, (PCRE2_SPTR)text, len, from, PCRE2_NO_UTF_CHECK, scan->match, scan->context);
+	const PCRE2_SIZE *offsets;
+
+	if (code == PCRE2_ERROR_NOMATCH) {
+		*begin = *end = len;
+		return STATUS_OK;
+	}
+	if (code < 0)
+		return library_error(code, "the text cannot be split", err);
+	offsets = pcre2_get_ovector_pointer(scan->match);
+	*begin = offsets[0];
+	*end = offsets[1];
+	return STATUS_OK;
+}

@@ -1,0 +1,21 @@
+/* Rules by which a tokenizer splits text before merging, one per value of tokenizer.ggml.pre that is known here. */
+#ifndef ENGINE_TOKENIZER_PRE_H
+#define ENGINE_TOKENIZER_PRE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/err.h"
+
+struct pre_rule {
+	const char *name;
+	const char *pattern; /* each match is a piece, and so is what lies between matches */
+	bool whole_words; /* a piece that is a vocabulary entry is taken before any merge (Llama 3's ignore_merges) */
+	bool nfc; /* text is normalised to NFC first */
+	bool adds_bos; /* when the file does not say */
+};
+
+/* The rule of a name or alias, len bytes; unknown: STATUS_INPUT listing the known names. */
+enum status pre_rule_find(const char *name, size_t len, const struct pre_rule **out, struct err *err);
+
+#endif
