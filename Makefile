@@ -34,11 +34,11 @@ ALL_LDFLAGS = -pthread $(LDFLAGS) $(SAN_FLAGS)
 ISA_AVX2 := -mavx2 -mfma -mf16c
 ISA_AVX512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx2 -mfma -mf16c -mprefer-vector-width=512
 
-PKGS := jansson libmicrohttpd libpcre2-8 libcurl sqlite3
+PKGS := jansson libmicrohttpd libpcre2-8 libutf8proc libcurl sqlite3
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
-LIBS_ENGINE := -ljansson -lmicrohttpd -lpcre2-8 -lm
+LIBS_ENGINE := -ljansson -lmicrohttpd -lpcre2-8 -lutf8proc -lm
 LIBS_HARNESS := -ljansson -lmicrohttpd -lcurl -lsqlite3 -lm
-LIBS_TEST := -lcmocka -ljansson -lmicrohttpd -lpcre2-8 -lcurl -lsqlite3 -lm
+LIBS_TEST := -lcmocka -ljansson -lmicrohttpd -lpcre2-8 -lutf8proc -lcurl -lsqlite3 -lm
 
 sources = $(sort $(wildcard $(addsuffix /*.c,$(1))))
 objects = $(patsubst %.c,$(B)/obj/%.o,$(1))

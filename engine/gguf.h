@@ -103,6 +103,10 @@ double gguf_double_at(const struct gguf_value *value, uint64_t idx);
 
 bool gguf_string_equal(struct gguf_string string, const char *text);
 
+/* The string as it may stand in a message, whatever a file put into it: other than printable ASCII becomes '?', cut to
+ * out_bytes - 1. Returns out. */
+const char *gguf_printable(struct gguf_string string, char *out, size_t out_bytes);
+
 /* Names for people: "u32", "string"; "Q4_K" also for types without kernels. Never NULL. */
 const char *gguf_type_name(enum gguf_type type);
 const char *gguf_tensor_type_name(uint32_t id);

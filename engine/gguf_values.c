@@ -27,6 +27,16 @@ bool gguf_string_equal(struct gguf_string string, const char *text)
 	return string.len == strlen(text) && memcmp(string.data, text, string.len) == 0;
 }
 
+const char *gguf_printable(struct gguf_string string, char *out, size_t out_bytes)
+{
+	size_t len = string.len < out_bytes - 1 ? string.len : out_bytes - 1;
+
+	for (size_t i = 0; i < len; i++)
+		out[i] = string.data[i] >= 0x20 && string.data[i] < 0x7f ? string.data[i] : '?';
+	out[len] = '\0';
+	return out;
+}
+
 struct gguf_string gguf_next_string(const uint8_t **cursor)
 {
 	struct gguf_string string = {(const char *)*cursor + 8, (size_t)gguf_load_u64(*cursor)};

@@ -41,32 +41,31 @@ void token_list_release(struct token_list *list)
 static enum status check_model(const struct gguf *gguf, struct err *err)
 {
 	struct gguf_string model;
+	char printable[64];
 	enum status status = gguf_get_string(gguf, "tokenizer.ggml.model", true, &model, err);
 
 	if (status || gguf_string_equal(model, "gpt2"))
 		return status;
-	if (!gguf_string_equal(model, "llama"))
-		return err_set_code(err, STATUS_INPUT, "unsupported_tokenizer",
-			"tokenizer.ggml.model is not supported; known: gpt2 (byte-level BPE)");
 	return err_set_code(err, STATUS_INPUT, "unsupported_tokenizer",
-		"tokenizer model 'llama' (SentencePiece) is not supported; known: gpt2 (byte-level BPE)");
+		"tokenizer model '%s' is not supported; known: gpt2 (byte-level BPE)",
+		gguf_printable(model, printable, sizeof(printable)));
 }
 
 static enum status choose_rule(const struct gguf *gguf, const char *pre, const struct pre_rule **out, struct err *err)
 {
-	struct gguf_string name = {NULL, 0};
-	enum status status;
+	struct gguf_string name = {"", 0};
+	enum status status = STATUS_OK;
 
 	if (pre)
-		return pre_rule_find(pre, strlen(pre), out, err);
+		return pre_rule_find((struct gguf_string){pre, strlen(pre)}, out, err);
 	status = gguf_get_string(gguf, "tokenizer.ggml.pre", false, &name, err);
 	if (status)
 		return status;
-	if (name.data && !gguf_string_equal(name, "default"))
-		return pre_rule_find(name.data, name.len, out, err);
+	if (name.len > 0 && !gguf_string_equal(name, "default"))
+		return pre_rule_find(name, out, err);
 	log_warn("tokenizer", "tokenizer.ggml.pre is %s: text is split by the rule of gpt-2 (--tokenizer-pre NAME says otherwise)",
-		name.data ? "\"default\"" : "missing");
-	return pre_rule_find("gpt-2", strlen("gpt-2"), out, err);
+		name.len > 0 ? "\"default\"" : "missing");
+	return pre_rule_find((struct gguf_string){"gpt-2", 5}, out, err);
 }
 
 /* Reads an id from the metadata; absent, or the largest u32 by which some writers say "none": -1. */
@@ -253,6 +252,7 @@ static enum status encode_all(struct encoder *encoder, const char *text, size_t 
 {
 	const struct vocab *vocab = &encoder->tokenizer->vocab;
 	size_t plain = 0, pos = 0;
+	enum status status;
 
 	while (pos < len) {
 		int32_t id = vocab_match_special(vocab, text + pos, len - pos, parse_special);
@@ -261,8 +261,9 @@ static enum status encode_all(struct encoder *encoder, const char *text, size_t 
 			pos++;
 			continue;
 		}
-		if (encode_plain(encoder, text + plain, pos - plain))
-			return encoder->err->status;
+		status = encode_plain(encoder, text + plain, pos - plain);
+		if (status)
+			return status;
 		token_list_append(encoder->out, id);
 		pos += vocab->tokens[id].len;
 		plain = pos;

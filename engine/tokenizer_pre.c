@@ -77,43 +77,25 @@ static const struct {
 	{"llama-v3", "llama-bpe"},
 };
 
-static bool same_name(const char *known, const char *name, size_t len)
+enum status pre_rule_find(struct gguf_string name, const struct pre_rule **out, struct err *err)
 {
-	return strlen(known) == len && memcmp(known, name, len) == 0;
-}
-
-/* The name as it may stand in a message: it comes from a file that may hold anything. */
-static void printable_name(const char *name, size_t len, char out[NAME_PRINT_BYTES])
-{
-	size_t n = len < NAME_PRINT_BYTES - 1 ? len : NAME_PRINT_BYTES - 1;
-
-	for (size_t i = 0; i < n; i++)
-		out[i] = name[i] > 0x20 && name[i] < 0x7f ? name[i] : '?';
-	out[n] = '\0';
-}
-
-enum status pre_rule_find(const char *name, size_t len, const struct pre_rule **out, struct err *err)
-{
-	const char *wanted = name;
-	struct text known = {0};
 	char printable[NAME_PRINT_BYTES];
+	struct text known = {0};
 
-	for (size_t i = 0; i < sizeof(aliases) / sizeof(aliases[0]); i++) {
-		if (same_name(aliases[i].alias, name, len)) {
-			wanted = aliases[i].name;
-			len = strlen(wanted);
-		}
-	}
+	for (size_t i = 0; i < sizeof(aliases) / sizeof(aliases[0]); i++)
+		if (gguf_string_equal(name, aliases[i].alias))
+			name = (struct gguf_string){aliases[i].name, strlen(aliases[i].name)};
 	for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++) {
-		if (same_name(rules[i].name, wanted, len)) {
+		if (gguf_string_equal(name, rules[i].name)) {
 			*out = &rules[i];
+			text_release(&known);
 			return STATUS_OK;
 		}
 		text_printf(&known, "%s%s", i ? ", " : "", rules[i].name);
 	}
-	printable_name(wanted, len, printable);
-	err_set(err, STATUS_INPUT, "pre-tokenizer '%s' is not known; known: %s (--tokenizer-pre NAME overrides the file)",
-		printable, text_str(&known));
+	err_set_code(err, STATUS_INPUT, "unsupported_tokenizer",
+		"pre-tokenizer '%s' is not known; known: %s (--tokenizer-pre NAME overrides the file)",
+		gguf_printable(name, printable, sizeof(printable)), text_str(&known));
 	text_release(&known);
 	return STATUS_INPUT;
 }

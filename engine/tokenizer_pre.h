@@ -3,9 +3,9 @@
 #define ENGINE_TOKENIZER_PRE_H
 
 #include <stdbool.h>
-#include <stddef.h>
 
 #include "base/err.h"
+#include "engine/gguf.h"
 
 struct pre_rule {
 	const char *name;
@@ -15,7 +15,7 @@ struct pre_rule {
 	bool adds_bos; /* when the file does not say */
 };
 
-/* The rule of a name or alias, len bytes; unknown: STATUS_INPUT listing the known names. */
-enum status pre_rule_find(const char *name, size_t len, const struct pre_rule **out, struct err *err);
+/* The rule of a name or alias; unknown: STATUS_INPUT listing the known names. */
+enum status pre_rule_find(struct gguf_string name, const struct pre_rule **out, struct err *err);
 
 #endif

@@ -13,6 +13,7 @@ wanted=(
 	"libcurl4-openssl-dev:benchmark client"
 	"libsqlite3-dev:results database"
 	"libpcre2-dev:tokenizer pre-split"
+	"libutf8proc-dev:tokenizer normalisation"
 	"libcmocka-dev:tests"
 	"python3:fetching the model"
 	"python3-pip:fetching the model"

@@ -27,6 +27,7 @@ static const struct { const char *header, *homes[3]; } libraries[] = {
 	{"<jansson.h>", {"base/json.c", NULL}},
 	{"<microhttpd.h>", {"base/http.c", NULL}},
 	{"<pcre2.h>", {"engine/regex.c", NULL}},
+	{"<utf8proc.h>", {"engine/normalise.c", NULL}},
 	{"<curl/curl.h>", {"harness/client.c", NULL}},
 	{"<sqlite3.h>", {"harness/sql.c", NULL}},
 };
