@@ -114,6 +114,7 @@ struct experiment {
 	struct string_list tags;
 	struct string_list notices;   /* sentences for the user: duplicates removed, exclusions that match nothing, … */
 	struct json *document;        /* as written, after --set */
+	struct json *range_values;    /* array that owns the values made from ranges */
 	char hash[65];
 };
 

@@ -1,0 +1,31 @@
+/* What the parts of the experiment parser share. Private to experiment*.c. */
+#ifndef HARNESS_EXPERIMENT_INTERNAL_H
+#define HARNESS_EXPERIMENT_INTERNAL_H
+
+#include "harness/experiment_fields.h"
+
+/* Expands "baseline" and "matrix" into experiment->arms. Needs experiment->engine. */
+void experiment_read_arms(struct experiment *experiment, const struct place *root);
+
+/* Drops the candidates that --only does not name. */
+void experiment_keep_only(struct experiment *experiment, struct reader *reader, const char *only);
+
+/* True when every knob of the object assignment has that value in the arm. Knobs must exist. */
+bool experiment_arm_matches(const struct arm *arm, const struct json *assignment);
+
+/* Complains about the keys of a partial assignment that are no knobs of this experiment; skip may be NULL. */
+void experiment_check_assignment(const struct experiment *experiment, const struct place *assignment, const char *skip);
+
+/* Reads "workloads" (one default chat workload when absent). Needs the arms. Reads JSONL files relative to the source's folder. */
+void experiment_read_workloads(struct experiment *experiment, const struct place *root);
+
+/* Shortens the loads and the protocol as --quick promises. Call before hashes are taken. */
+void experiment_make_quick(struct experiment *experiment);
+
+/* Fills workload->hash of every workload. */
+void experiment_hash_workloads(struct experiment *experiment);
+
+/* Applies "key.path=value" to the document; value is JSON where it parses, else a string. Complaints begin with "--set". */
+enum status experiment_set(struct json *document, const char *setting, struct err *err);
+
+#endif
