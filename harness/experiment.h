@@ -92,9 +92,10 @@ struct engine_spec {
 	struct name_value *flags; size_t n_flags; /* knob to command-line flag, as written; others follow the adapter's table */
 	struct name_value *env; size_t n_env;
 	const char *url;              /* attach */
-	const char *ready_path; double ready_timeout_s;
+	const char *ready_path;       /* NULL: the adapter's own */
+	double ready_timeout_s;
 	double term_s;
-	const char *readback_path;    /* NULL: none */
+	const char *readback_path;    /* NULL: the adapter's own, if any */
 	const char *model;            /* path or name given to ${MODEL} */
 };
 

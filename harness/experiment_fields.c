@@ -54,7 +54,7 @@ const char *reader_print(struct reader *reader, const char *format, ...)
 const char *reader_json_text(struct reader *reader, const struct json *value)
 {
 	struct text text = {0};
-	json_write(value, JSON_COMPACT, &text);
+	json_write(value, JSON_STYLE_COMPACT, &text);
 	return arena_text(reader->arena, &text);
 }
 
@@ -127,9 +127,9 @@ bool place_is(const struct place *place, enum json_kind kind)
 	if (!place->value)
 		return false;
 	enum json_kind is = json_kind_of(place->value);
-	if (is == kind || (kind == JSON_REAL && is == JSON_INTEGER))
+	if (is == kind || (kind == JSON_KIND_REAL && is == JSON_KIND_INTEGER))
 		return true;
-	place_fail(place, false, "must be %s, is %s", kind == JSON_REAL ? "number" : json_kind_name(kind), json_kind_name(is));
+	place_fail(place, false, "must be %s, is %s", kind == JSON_KIND_REAL ? "number" : json_kind_name(kind), json_kind_name(is));
 	return false;
 }
 
@@ -144,7 +144,7 @@ static void fail_unknown_key(const struct place *child, const struct experiment_
 
 bool place_section(const struct place *place, enum section_id id)
 {
-	if (!place_is(place, JSON_OBJECT))
+	if (!place_is(place, JSON_KIND_OBJECT))
 		return false;
 	const struct experiment_section *section = &experiment_sections[id];
 	for (void *it = json_first(place->value); it; it = json_next(place->value, it)) {
@@ -163,9 +163,9 @@ bool place_section(const struct place *place, enum section_id id)
 long long place_integer(const struct place *object, const char *key, long long min, long long max, long long fallback)
 {
 	struct place place = place_get(object, key);
-	if (!place_is(&place, JSON_INTEGER))
+	if (!place_is(&place, JSON_KIND_INTEGER))
 		return fallback;
-	long long value = json_integer(place.value, fallback);
+	long long value = json_int(place.value, fallback);
 	if (value < min || value > max)
 		place_fail(&place, false, "must be from %lld to %lld, is %lld", min, max, value);
 	return value;
@@ -174,7 +174,7 @@ long long place_integer(const struct place *object, const char *key, long long m
 double place_number(const struct place *object, const char *key, double min, double max, double fallback)
 {
 	struct place place = place_get(object, key);
-	if (!place_is(&place, JSON_REAL))
+	if (!place_is(&place, JSON_KIND_REAL))
 		return fallback;
 	double value = json_number(place.value, fallback);
 	if (!(value >= min && value <= max)) {
@@ -190,15 +190,15 @@ double place_number(const struct place *object, const char *key, double min, dou
 bool place_bool(const struct place *object, const char *key, bool fallback)
 {
 	struct place place = place_get(object, key);
-	return place_is(&place, JSON_BOOL) ? json_bool(place.value, fallback) : fallback;
+	return place_is(&place, JSON_KIND_BOOL) ? json_bool(place.value, fallback) : fallback;
 }
 
 const char *place_own_text(const struct place *place, bool may_be_empty)
 {
-	if (!place_is(place, JSON_STRING))
+	if (!place_is(place, JSON_KIND_STRING))
 		return NULL;
-	const char *value = json_string(place->value);
-	size_t len = json_string_len(place->value);
+	const char *value = json_text(place->value);
+	size_t len = json_text_len(place->value);
 	if (strlen(value) != len)
 		place_fail(place, false, "must not contain a NUL character");
 	else if (!len && !may_be_empty)
@@ -237,7 +237,7 @@ int place_choice(const struct place *object, const char *key, const char *const 
 void place_strings(const struct place *object, const char *key, bool may_be_empty, struct string_list *out)
 {
 	struct place array = place_get(object, key);
-	if (!place_is(&array, JSON_ARRAY))
+	if (!place_is(&array, JSON_KIND_ARRAY))
 		return;
 	for (size_t i = 0; i < json_count(array.value) && reader_ok(array.reader); i++) {
 		struct place item = place_at(&array, i);
@@ -252,7 +252,7 @@ void place_strings(const struct place *object, const char *key, bool may_be_empt
 void place_pairs(const struct place *object, const char *key, struct name_value **out, size_t *count)
 {
 	struct place pairs = place_get(object, key);
-	if (!place_is(&pairs, JSON_OBJECT))
+	if (!place_is(&pairs, JSON_KIND_OBJECT))
 		return;
 	*out = arena_calloc(pairs.reader->arena, json_count(pairs.value) + 1, sizeof **out);
 	for (void *it = json_first(pairs.value); it && reader_ok(pairs.reader); it = json_next(pairs.value, it)) {

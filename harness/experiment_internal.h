@@ -25,7 +25,10 @@ void experiment_make_quick(struct experiment *experiment);
 /* Fills workload->hash of every workload. */
 void experiment_hash_workloads(struct experiment *experiment);
 
+/* SHA-256 of the canonical form. */
+void experiment_hash_json(const struct json *document, char out[65]);
+
 /* Applies "key.path=value" to the document; value is JSON where it parses, else a string. Complaints begin with "--set". */
-enum status experiment_set(struct json *document, const char *setting, struct err *err);
+enum status experiment_set(struct json **document, const char *setting, struct err *err);
 
 #endif

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/hash.h"
+#include "harness/target.h"
 
 #define GRID_POINTS_MAX 100000 /* enumerated before exclusions; guess: far above what anyone can launch */
 #define FACTOR_VALUES_MAX 4096
@@ -27,7 +27,7 @@ struct matrix {
 	bool *exclude_used;
 };
 
-/* The settings of verdict-engine, the only adapter whose complete list is known here. */
+/* The settings of verdict-engine, the only kind of engine whose complete list is known. */
 static const char *const builtin_knobs[] = {"allreduce", "graph_max_bs", "mem_fraction", "speculation", "tp", "threads", "max_num_seqs",
 	"max_model_len", "mem_budget", "spec_draft_max", "spec_ngram_min", "spec_ngram_max", NULL};
 
@@ -44,10 +44,12 @@ static void check_knob_name(struct matrix *matrix, const struct place *place, co
 	for (size_t i = 0; i < engine->n_flags; i++)
 		if (text_equal(engine->flags[i].name, knob))
 			return;
-	if (text_equal(engine->adapter, "attach")) {
-		place_fail(place, true, "adapter attach cannot change a running server's settings; it takes no knobs");
-	} else if (text_equal(engine->adapter, "command")) {
-		place_fail(place, true, "adapter command needs the flag of knob '%s' in engine.flags", knob);
+	const struct target_ops *target = target_by_name(engine->adapter);
+	char flag[64];
+	if (!target->launches) {
+		place_fail(place, true, "adapter %s cannot change a running server's settings; it takes no knobs", engine->adapter);
+	} else if (!target->switch_of(knob, flag)) {
+		place_fail(place, true, "adapter %s needs the flag of knob '%s' in engine.flags", engine->adapter, knob);
 	} else if (text_equal(engine->adapter, "builtin")) {
 		struct text known = {0};
 		bool found = false;
@@ -63,9 +65,9 @@ static void check_knob_name(struct matrix *matrix, const struct place *place, co
 
 static const char *value_text(struct reader *reader, const struct json *value)
 {
-	if (json_kind_of(value) == JSON_STRING)
-		return reader_print(reader, "%s", json_string(value));
-	if (json_kind_of(value) == JSON_REAL) {
+	if (json_kind_of(value) == JSON_KIND_STRING)
+		return reader_print(reader, "%s", json_text(value));
+	if (json_kind_of(value) == JSON_KIND_REAL) {
 		char text[32];
 		text_format_double(text, json_number(value, 0));
 		return reader_print(reader, "%s", text);
@@ -103,7 +105,7 @@ static void read_baseline(struct matrix *matrix, const struct place *baseline)
 	if (!place_section(baseline, SECTION_BASELINE))
 		return;
 	struct place params = place_get(baseline, "params");
-	if (!place_is(&params, JSON_OBJECT))
+	if (!place_is(&params, JSON_KIND_OBJECT))
 		return;
 	for (void *it = json_first(params.value); it && reader_ok(matrix->reader); it = json_next(params.value, it)) {
 		struct place place = place_get(&params, json_iterator_key(it));
@@ -154,9 +156,9 @@ static void read_factor(struct matrix *matrix, const struct place *place, const 
 {
 	struct factor *factor = &matrix->factors[matrix->n_factors];
 	*factor = (struct factor){0};
-	if (json_kind_of(place->value) == JSON_OBJECT) {
+	if (json_kind_of(place->value) == JSON_KIND_OBJECT) {
 		read_range(matrix, place, factor);
-	} else if (place_is(place, JSON_ARRAY)) {
+	} else if (place_is(place, JSON_KIND_ARRAY)) {
 		factor->count = json_count(place->value);
 		factor->values = arena_calloc(matrix->reader->arena, factor->count + 1, sizeof *factor->values);
 		for (size_t i = 0; i < factor->count; i++)
@@ -175,7 +177,7 @@ static void read_factor(struct matrix *matrix, const struct place *place, const 
 
 static void read_factors(struct matrix *matrix, const struct place *factors)
 {
-	if (!place_is(factors, JSON_OBJECT))
+	if (!place_is(factors, JSON_KIND_OBJECT))
 		return;
 	for (void *it = json_first(factors->value); it && reader_ok(matrix->reader); it = json_next(factors->value, it)) {
 		struct place place = place_get(factors, json_iterator_key(it));
@@ -195,7 +197,7 @@ bool experiment_arm_matches(const struct arm *arm, const struct json *assignment
 {
 	for (void *it = json_first(assignment); it; it = json_next(assignment, it)) {
 		const struct knob_value *setting = arm_setting(arm, json_iterator_key(it));
-		if (!setting || !json_equal(setting->value, json_iterator_value(it)))
+		if (!setting || !json_same(setting->value, json_iterator_value(it)))
 			return false;
 	}
 	return true;
@@ -203,7 +205,7 @@ bool experiment_arm_matches(const struct arm *arm, const struct json *assignment
 
 void experiment_check_assignment(const struct experiment *experiment, const struct place *assignment, const char *skip)
 {
-	if (!place_is(assignment, JSON_OBJECT))
+	if (!place_is(assignment, JSON_KIND_OBJECT))
 		return;
 	for (void *it = json_first(assignment->value); it; it = json_next(assignment->value, it)) {
 		const char *knob = json_iterator_key(it);
@@ -241,7 +243,7 @@ static const char *changes_name(struct reader *reader, const struct arm *arm)
 static bool same_settings(const struct arm *a, const struct arm *b)
 {
 	for (size_t i = 0; i < a->n_settings; i++)
-		if (!json_equal(a->settings[i].value, b->settings[i].value))
+		if (!json_same(a->settings[i].value, b->settings[i].value))
 			return false;
 	return true;
 }
@@ -254,7 +256,7 @@ static struct arm make_arm(struct matrix *matrix, const struct knob_value *setti
 	arm.changed = arena_calloc(arena, matrix->n_knobs + 1, sizeof *arm.changed);
 	for (size_t i = 0; i < matrix->n_knobs; i++) {
 		arm.settings[i] = settings[i];
-		if (!json_equal(settings[i].value, matrix->base[i].value))
+		if (!json_same(settings[i].value, matrix->base[i].value))
 			arm.changed[arm.n_changed++] = settings[i];
 	}
 	return arm;
@@ -301,7 +303,7 @@ static void expand_ofat(struct matrix *matrix, const struct place *factors)
 		struct place place = place_get(factors, matrix->base[factor->knob].knob);
 		for (size_t v = 0; v < factor->count && reader_ok(matrix->reader); v++) {
 			/* Listing the baseline's own value among the levels is good style, so it earns no notice. */
-			if (json_equal(factor->values[v], matrix->base[factor->knob].value))
+			if (json_same(factor->values[v], matrix->base[factor->knob].value))
 				continue;
 			memcpy(settings, matrix->base, sizeof settings);
 			settings[factor->knob] = make_value(matrix, settings[factor->knob].knob, factor->values[v]);
@@ -339,13 +341,13 @@ static void expand_grid(struct matrix *matrix, const struct place *factors)
 /* "arms" of mode list, or "include": the baseline with the given knobs changed. */
 static void expand_list(struct matrix *matrix, const struct place *list, bool may_be_excluded)
 {
-	if (!place_is(list, JSON_ARRAY))
+	if (!place_is(list, JSON_KIND_ARRAY))
 		return;
 	for (size_t i = 0; i < json_count(list->value) && reader_ok(matrix->reader); i++) {
 		struct place item = place_at(list, i);
 		struct knob_value settings[EXPERIMENT_KNOBS_MAX];
 		memcpy(settings, matrix->base, sizeof settings);
-		if (!place_is(&item, JSON_OBJECT))
+		if (!place_is(&item, JSON_KIND_OBJECT))
 			return;
 		experiment_check_assignment(matrix->experiment, &item, "name");
 		if (!reader_ok(matrix->reader))
@@ -362,14 +364,14 @@ static void expand_list(struct matrix *matrix, const struct place *list, bool ma
 static void read_exclusions(struct matrix *matrix, const struct place *place)
 {
 	matrix->exclude = place_get(place, "exclude");
-	if (!place_is(&matrix->exclude, JSON_ARRAY))
+	if (!place_is(&matrix->exclude, JSON_KIND_ARRAY))
 		return;
 	size_t count = json_count(matrix->exclude.value);
 	matrix->exclude_used = arena_calloc(matrix->reader->arena, count + 1, sizeof *matrix->exclude_used);
 	for (size_t i = 0; i < count; i++) {
 		struct place item = place_at(&matrix->exclude, i);
 		experiment_check_assignment(matrix->experiment, &item, NULL);
-		if (json_kind_of(item.value) == JSON_OBJECT && !json_count(item.value))
+		if (json_kind_of(item.value) == JSON_KIND_OBJECT && !json_count(item.value))
 			place_fail(&item, false, "an empty assignment would exclude every arm");
 	}
 }
@@ -390,21 +392,13 @@ static void hash_configuration(const struct experiment *experiment, struct arm *
 	for (size_t i = 0; i < engine->n_env; i++)
 		json_set(env, engine->env[i].name, json_new_string(engine->env[i].value));
 	for (size_t i = 0; i < arm->n_settings; i++)
-		json_set(settings, arm->settings[i].knob, json_copy(arm->settings[i].value));
+		json_set(settings, arm->settings[i].knob, json_clone(arm->settings[i].value));
 	json_set(config, "adapter", json_new_string(engine->adapter));
 	json_set(config, "url", json_new_string(engine->url));
 	json_set(config, "command", command);
 	json_set(config, "env", env);
 	json_set(config, "settings", settings);
-	struct text text = {0};
-	json_write(config, JSON_CANONICAL, &text);
-	struct sha256 sha;
-	uint8_t digest[SHA256_BYTES];
-	sha256_init(&sha);
-	sha256_update(&sha, text_str(&text), text.len);
-	sha256_finish(&sha, digest);
-	sha256_hex(digest, arm->config_hash);
-	text_release(&text);
+	experiment_hash_json(config, arm->config_hash);
 	json_free(config);
 }
 

@@ -1,0 +1,334 @@
+/* Reads an experiment file: strict JSON in, a checked and expanded struct experiment out. Only experiment_load and a workload's
+ * prompt file touch the disk. */
+#include "harness/experiment.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "harness/experiment_internal.h"
+#include "harness/target.h"
+
+#define EXPERIMENT_BYTES_MAX ((size_t)1 << 20)
+#define SECONDS_MAX (30.0 * 86400)
+#define BLOCKS_MAX 100
+
+/* Metric names as verdict rows show them, and the spelling with the percentile in the middle that other tools use. */
+static const struct metric_name {
+	const char *name, *other;
+	bool higher_is_better;
+} metric_names[] = {
+	{"output_tps", NULL, true}, {"steady_tps", NULL, true}, {"request_tps_mean", NULL, true},
+	{"ttft_ms_p50", "ttft_p50_ms", false}, {"ttft_ms_p90", "ttft_p90_ms", false},
+	{"tpot_ms_p50", "tpot_p50_ms", false}, {"tpot_ms_p90", "tpot_p90_ms", false},
+	{"itl_ms_p50", "itl_p50_ms", false}, {"itl_ms_p99", "itl_p99_ms", false},
+	{"e2e_ms_p50", "e2e_p50_ms", false}, {"e2e_ms_p90", "e2e_p90_ms", false},
+};
+
+static const struct metric_name *read_metric(const struct place *object, const struct metric_name *fallback)
+{
+	struct place place = place_get(object, "metric");
+	const char *name = place_text(object, "metric", NULL);
+	if (!name)
+		return fallback;
+	struct text known = {0};
+	const struct metric_name *found = NULL;
+	for (size_t i = 0; i < sizeof metric_names / sizeof metric_names[0]; i++) {
+		const struct metric_name *metric = &metric_names[i];
+		if (text_equal(metric->name, name) || text_equal(metric->other, name))
+			found = metric;
+		text_printf(&known, "%s%s", i ? ", " : "", metric->name);
+	}
+	if (!found)
+		place_fail(&place, false, "unknown metric '%s'; there are %s", name, text_str(&known));
+	text_release(&known);
+	return found ? found : fallback;
+}
+
+static void read_environment(struct engine_spec *engine, const struct place *place)
+{
+	place_pairs(place, "env", &engine->env, &engine->n_env);
+	for (size_t i = 0; i < engine->n_env; i++)
+		if (strchr(engine->env[i].name, '='))
+			place_fail(place, false, "env: a variable's name cannot hold '=': '%s'", engine->env[i].name);
+}
+
+static void read_engine(struct engine_spec *engine, const struct place *root)
+{
+	static const char *const adapters[] = {"builtin", "llamacpp", "vllm", "sglang", "command", "attach", NULL};
+	static const char *const probes[] = {"one_token", NULL};
+	struct place place = place_get(root, "engine");
+	place_section(&place, SECTION_ENGINE);
+	engine->adapter = adapters[place_choice(&place, "adapter", adapters, 0)];
+	const struct target_ops *target = target_by_name(engine->adapter);
+	struct place command = place_get(&place, "command"), url = place_get(&place, "url");
+	place_strings(&place, "command", true, &engine->command);
+	if (command.value && (!engine->command.count || !engine->command.items[0][0]))
+		place_fail(&command, false, "must begin with a program");
+	if (command.value && !target->launches)
+		place_fail(&command, true, "adapter %s launches nothing; it takes a url", engine->adapter);
+	if (!command.value && text_equal(engine->adapter, "command"))
+		place_fail(&place, false, "adapter command needs a command");
+	engine->url = place_text(&place, "url", NULL);
+	if (!engine->url && !target->launches)
+		place_fail(&place, false, "adapter %s needs a url", engine->adapter);
+	if (engine->url && target->launches)
+		place_fail(&url, true, "a url belongs to adapter attach; launched servers get a free port");
+	if (engine->url && !text_starts_with(engine->url, "http://") && !text_starts_with(engine->url, "https://"))
+		place_fail(&url, false, "must begin with http:// or https://");
+	place_pairs(&place, "flags", &engine->flags, &engine->n_flags);
+	read_environment(engine, &place);
+	engine->model = place_text(&place, "model", NULL);
+	engine->readback_path = place_text(&place, "readback", NULL);
+	struct place ready = place_get(&place, "ready"), stop = place_get(&place, "stop");
+	place_section(&ready, SECTION_READY);
+	place_section(&stop, SECTION_STOP);
+	engine->ready_path = place_text(&ready, "path", NULL);
+	place_choice(&ready, "probe", probes, 0); /* the only one there is; the key lets a file say so */
+	engine->ready_timeout_s = place_number(&ready, "timeout_s", 0.1, 86400, 300);
+	engine->term_s = place_number(&stop, "term_s", 0, 3600, 15);
+}
+
+/* The first look comes after "blocks"; with room for more, one look half-way and one at the end follow. */
+static void plan_looks(struct protocol *protocol)
+{
+	int middle = (protocol->blocks + protocol->max_blocks) / 2;
+	protocol->looks[protocol->n_looks++] = protocol->blocks;
+	if (middle > protocol->blocks && middle < protocol->max_blocks)
+		protocol->looks[protocol->n_looks++] = middle;
+	if (protocol->max_blocks > protocol->blocks)
+		protocol->looks[protocol->n_looks++] = protocol->max_blocks;
+}
+
+static void read_looks(struct protocol *protocol, const struct place *place)
+{
+	struct place looks = place_get(place, "looks"), blocks = place_get(place, "blocks"), max_blocks = place_get(place, "max_blocks");
+	size_t count = json_count(looks.value);
+	size_t looks_max = sizeof protocol->looks / sizeof protocol->looks[0];
+	if (place_is(&looks, JSON_KIND_ARRAY) && (!count || count > looks_max))
+		place_fail(&looks, false, "must list from 1 to %zu block numbers", looks_max);
+	if (!reader_ok(place->reader))
+		return;
+	for (size_t i = 0; i < count; i++) {
+		struct place item = place_at(&looks, i);
+		int64_t look = json_int(item.value, 0);
+		if (look < 1 || look > BLOCKS_MAX || (i && look <= protocol->looks[i - 1]))
+			place_fail(&item, false, "looks must be rising integers from 1 to %d", BLOCKS_MAX);
+		protocol->looks[protocol->n_looks++] = (int)look;
+	}
+	int first = count ? protocol->looks[0] : 3, last = count ? protocol->looks[count - 1] : 0;
+	protocol->blocks = (int)place_integer(place, "blocks", 1, BLOCKS_MAX, first);
+	protocol->max_blocks = (int)place_integer(place, "max_blocks", 1, BLOCKS_MAX, last ? last : protocol->blocks);
+	if (protocol->max_blocks < protocol->blocks)
+		place_fail(max_blocks.value ? &max_blocks : &blocks, false, "max_blocks (%d) is less than blocks (%d)", protocol->max_blocks,
+			protocol->blocks);
+	else if (count && (protocol->blocks != first || protocol->max_blocks != last))
+		place_fail(&looks, false, "the first look must come after blocks (%d), the last after max_blocks (%d)", protocol->blocks,
+			protocol->max_blocks);
+	if (!count)
+		plan_looks(protocol);
+}
+
+static void read_protocol(struct protocol *protocol, const struct place *root)
+{
+	static const char *const orders[] = {"random_in_block", NULL};
+	struct place place = place_get(root, "protocol");
+	place_section(&place, SECTION_PROTOCOL);
+	read_looks(protocol, &place);
+	place_choice(&place, "order", orders, 0);
+	protocol->order_seed = (uint64_t)place_integer(&place, "order_seed", 0, INT64_MAX, 1);
+	protocol->runs_per_launch = (int)place_integer(&place, "runs_per_launch", 1, 100, 2);
+	protocol->cooldown_s = place_number(&place, "cooldown_s", 0, SECONDS_MAX, 0);
+	protocol->run_timeout_s = place_number(&place, "run_timeout_s", 0.1, SECONDS_MAX, 600);
+	protocol->stall_s = place_number(&place, "stall_s", 0.1, SECONDS_MAX, 30);
+	protocol->budget_s = place_number(&place, "budget_s", 0, SECONDS_MAX, 0);
+	protocol->screening = place_bool(&place, "screening", protocol->max_blocks > 3);
+	struct place warmup = place_get(&place, "warmup"), retries = place_get(&place, "retries");
+	place_section(&warmup, SECTION_WARMUP);
+	place_section(&retries, SECTION_RETRIES);
+	protocol->warmup_requests = (int)place_integer(&warmup, "requests_per_slot", 0, 1000, 2);
+	protocol->retry_client_error = (int)place_integer(&retries, "client_error", 0, 10, 1);
+	protocol->retry_crash = (int)place_integer(&retries, "crash", 0, 10, 1);
+	protocol->retry_oom_load = (int)place_integer(&retries, "oom_load", 0, 10, 0);
+}
+
+static void read_guards(struct guards *guards, const struct place *root)
+{
+	struct place place = place_get(root, "guards");
+	place_section(&place, SECTION_GUARDS);
+	guards->completed_frac = place_number(&place, "completed_frac", 0, 1, 1);
+	guards->output_len_exact = place_bool(&place, "output_len_exact", true);
+	guards->cached_prompt_frac_max = place_number(&place, "cached_prompt_frac_max", 0, 1, 1);
+	struct place fingerprint = place_get(&place, "greedy_fingerprint");
+	place_section(&fingerprint, SECTION_FINGERPRINT);
+	guards->fingerprint_prompts = (int)place_integer(&fingerprint, "prompts", 0, 64, 4);
+	guards->fingerprint_min_match_frac = place_number(&fingerprint, "min_match_frac", 0, 1, 0.98);
+}
+
+static void read_rules(struct verdict_rules *rules, const struct place *root)
+{
+	static const char *const betters[] = {"higher", "lower", NULL}, *const corrections[] = {"holm", NULL}, *const variances[] = {"pooled", NULL};
+	struct place place = place_get(root, "verdict");
+	place_section(&place, SECTION_VERDICT);
+	struct place primary = place_get(&place, "primary"), limits = place_get(&place, "constraints");
+	place_section(&primary, SECTION_PRIMARY);
+	const struct metric_name *metric = read_metric(&primary, &metric_names[0]);
+	rules->metric = metric->name;
+	rules->higher_is_better = place_choice(&primary, "better", betters, metric->higher_is_better ? 0 : 1) == 0;
+	rules->min_effect_pct = place_number(&primary, "min_effect_pct", 0.01, 50, 2);
+	rules->alpha = place_number(&place, "alpha", 1e-6, 0.5, 0.05);
+	rules->equivalence = place_bool(&place, "equivalence", true);
+	place_choice(&place, "correction", corrections, 0);
+	place_choice(&place, "variance", variances, 0);
+	place_is(&limits, JSON_KIND_ARRAY);
+	if (json_count(limits.value) > EXPERIMENT_LIMITS_MAX)
+		place_fail(&limits, false, "more than %d constraints", EXPERIMENT_LIMITS_MAX);
+	for (size_t i = 0; i < json_count(limits.value) && reader_ok(place.reader); i++) {
+		struct place item = place_at(&limits, i);
+		if (!place_section(&item, SECTION_LIMIT) || !json_get(item.value, "metric") || !json_get(item.value, "max_regress_pct"))
+			place_fail(&item, false, "must be an object with metric and max_regress_pct");
+		metric = read_metric(&item, &metric_names[0]);
+		rules->limits[rules->n_limits++] = (struct metric_limit){metric->name, metric->higher_is_better,
+			place_number(&item, "max_regress_pct", 0, 1000, 10)};
+	}
+}
+
+static void read_header(struct experiment *experiment, const struct place *root)
+{
+	static const char *const schemas[] = {"experiment/1", NULL};
+	if (!place_is(root, JSON_KIND_OBJECT))
+		place_fail(root, false, "must be an object");
+	place_section(root, SECTION_ROOT);
+	place_choice(root, "schema", schemas, 0);
+	experiment->name = place_text(root, "name", NULL);
+	if (!experiment->name)
+		place_fail(root, false, "a name is needed");
+	struct place hypothesis = place_get(root, "hypothesis");
+	if (json_kind_of(hypothesis.value) == JSON_KIND_OBJECT) {
+		struct name_value *pairs = NULL;
+		size_t count = 0;
+		place_pairs(root, "hypothesis", &pairs, &count);
+		experiment->hypothesis = reader_json_text(root->reader, hypothesis.value);
+	} else {
+		experiment->hypothesis = place_text(root, "hypothesis", NULL);
+	}
+	place_strings(root, "tags", false, &experiment->tags);
+}
+
+static void hash_protocol(struct experiment *experiment)
+{
+	const struct protocol *protocol = &experiment->protocol;
+	struct json *document = json_new_object(), *looks = json_new_array();
+	for (int i = 0; i < protocol->n_looks; i++)
+		json_append(looks, json_new_integer(protocol->looks[i]));
+	json_set(document, "looks", looks);
+	json_set(document, "runs_per_launch", json_new_integer(protocol->runs_per_launch));
+	json_set(document, "warmup_requests", json_new_integer(protocol->warmup_requests));
+	json_set(document, "cooldown_s", json_new_number(protocol->cooldown_s));
+	json_set(document, "order_seed", json_new_integer((int64_t)protocol->order_seed));
+	json_set(document, "screening", json_new_bool(protocol->screening));
+	json_set(document, "quick", json_new_bool(protocol->quick));
+	experiment_hash_json(document, experiment->protocol.hash);
+	json_free(document);
+}
+
+/* Two runs with this hash in common ask the same question, so one may go on where the other stopped. */
+static void hash_experiment(struct experiment *experiment, const char *only)
+{
+	experiment_hash_workloads(experiment);
+	hash_protocol(experiment);
+	struct json *whole = json_new_object(), *workloads = json_new_array();
+	for (int i = 0; i < experiment->n_workloads; i++)
+		json_append(workloads, json_new_string(experiment->workloads[i].hash));
+	json_set(whole, "document", json_clone(experiment->document));
+	json_set(whole, "workloads", workloads);
+	json_set(whole, "protocol", json_new_string(experiment->protocol.hash));
+	json_set(whole, "only", json_new_string(only));
+	experiment_hash_json(whole, experiment->hash);
+	json_free(whole);
+}
+
+static void read_all(struct experiment *experiment, struct reader *reader, const struct experiment_overrides *overrides)
+{
+	struct place root = {reader, experiment->document, ""};
+	read_header(experiment, &root);
+	read_engine(&experiment->engine, &root);
+	read_protocol(&experiment->protocol, &root);
+	read_guards(&experiment->guards, &root);
+	read_rules(&experiment->rules, &root);
+	if (reader_ok(reader))
+		experiment_read_arms(experiment, &root);
+	if (reader_ok(reader) && overrides->only)
+		experiment_keep_only(experiment, reader, overrides->only);
+	if (reader_ok(reader))
+		experiment_read_workloads(experiment, &root);
+	if (reader_ok(reader) && overrides->quick)
+		experiment_make_quick(experiment);
+	if (reader_ok(reader))
+		hash_experiment(experiment, overrides->only);
+}
+
+static enum status apply_settings(struct json **document, const struct experiment_overrides *overrides, struct err *err)
+{
+	if (json_kind_of(*document) != JSON_KIND_OBJECT)
+		return STATUS_OK; /* refused with its place by read_header */
+	for (size_t i = 0; i < overrides->n_set; i++) {
+		enum status status = experiment_set(document, overrides->set[i], err);
+		if (status)
+			return status;
+	}
+	if (!overrides->model)
+		return STATUS_OK;
+	if (!json_get(*document, "engine"))
+		json_set(*document, "engine", json_new_object());
+	struct json *engine = json_get(*document, "engine");
+	if (json_kind_of(engine) == JSON_KIND_OBJECT)
+		json_set(engine, "model", json_new_string(overrides->model));
+	return STATUS_OK;
+}
+
+enum status experiment_parse(const char *bytes, size_t len, const char *source, const struct experiment_overrides *overrides,
+	struct experiment **out, struct err *err)
+{
+	static const struct experiment_overrides none;
+	struct err own = {0};
+	err = err ? err : &own;
+	overrides = overrides ? overrides : &none;
+	struct experiment *experiment = mem_calloc(1, sizeof *experiment);
+	experiment->range_values = json_new_array();
+	struct reader reader = {bytes, len, source, &experiment->arena, err};
+	enum status status = json_parse(bytes, len, source, &experiment->document, err);
+	if (!status)
+		status = apply_settings(&experiment->document, overrides, err);
+	if (!status) {
+		experiment->source = reader_print(&reader, "%s", source);
+		read_all(experiment, &reader, overrides);
+		status = err->status;
+	}
+	if (status) {
+		experiment_release(experiment);
+		return status;
+	}
+	*out = experiment;
+	return STATUS_OK;
+}
+
+enum status experiment_load(const char *path, const struct experiment_overrides *overrides, struct experiment **out, struct err *err)
+{
+	struct text text = {0};
+	enum status status = file_read(path, EXPERIMENT_BYTES_MAX, &text, err);
+	if (!status)
+		status = experiment_parse(text_str(&text), text.len, text_equal(path, "-") ? "<stdin>" : path, overrides, out, err);
+	text_release(&text);
+	return status;
+}
+
+void experiment_release(struct experiment *experiment)
+{
+	if (!experiment)
+		return;
+	arena_release(&experiment->arena);
+	json_free(experiment->document);
+	json_free(experiment->range_values);
+	mem_free(experiment);
+}
