@@ -41,6 +41,7 @@ struct stats_two_way {
 	int n_arms;
 	double *effect;      /* [n_arms] arm - arm 0; NaN when no chain of shared blocks connects the arm with arm 0 */
 	double *variance;    /* [n_arms] variance of the effect in units of residual_variance */
+	double *residual;    /* [n_cells] in the order given; NaN outside the part connected with arm 0 */
 	double residual_variance; /* NaN when df is 0 */
 	double df;           /* cells - arms - blocks + 1, over the part connected with arm 0 */
 };

@@ -1,0 +1,26 @@
+/* Every arm against arm 0 on one metric: block + arm layout with a pooled variance, and an arm's own paired differences where
+ * its noise does not fit the pool. Pure. */
+#ifndef HARNESS_COMPARE_H
+#define HARNESS_COMPARE_H
+
+#include <stdbool.h>
+
+#include "harness/stats.h"
+
+/* An arm whose residual variance exceeds this many times that of the other arms is left out of the pool and judged by its own
+ * paired differences: speculative arms are often noisier, and would otherwise widen every interval. */
+#define COMPARE_NOISY_RATIO 4.0
+
+/* NaN where undefined. Effects are differences of ln(metric). */
+struct comparison {
+	int blocks;       /* blocks in which both the arm and arm 0 have a cell */
+	double effect, std_error, df, p;
+	double sd;        /* of one cell, pooled or the arm's own */
+	bool paired;      /* judged by its own paired differences */
+};
+
+/* Fills out[n_arms]; out[0] describes arm 0 itself (effect 0). At most one cell per arm and block. */
+enum status compare_arms(const struct stats_cell *cells, size_t n_cells, int n_arms, int n_blocks, struct comparison *out,
+	struct err *err);
+
+#endif
