@@ -18,6 +18,8 @@ double stats_normal_quantile(double p)
 		return NAN;
 	if (p == 0 || p == 1)
 		return p == 0 ? -INFINITY : INFINITY;
+	if (p == 0.5)
+		return 0;
 	if (p > 0.5)
 		return -stats_normal_quantile(1 - p);
 	/* Abramowitz and Stegun 26.2.23 is within 4.5e-4; each Halley step then triples the number of right digits. */
