@@ -17,8 +17,11 @@ bool failure_from_name(const char *name, enum failure *out);
 
 /* Flags of a request that qualify its numbers. */
 enum {
-	REQUEST_NO_USAGE = 1, REQUEST_SHORT_OUTPUT = 2, REQUEST_NO_OUTPUT = 4, REQUEST_TRUNCATED = 8, REQUEST_LONG_OUTPUT = 16
+	REQUEST_NO_USAGE = 1, REQUEST_SHORT_OUTPUT = 2, REQUEST_NO_OUTPUT = 4, REQUEST_TRUNCATED = 8, REQUEST_LONG_OUTPUT = 16,
+	REQUEST_NOT_STREAMED = 32 /* the whole answer came as one document: no time of a first token */
 };
+#define REQUEST_FLAGS_COUNT 6
+const char *request_flag_name(unsigned flag); /* "no usage", "short output", …; flag has one bit set */
 
 /* Times are nanoseconds of the monotonic clock; 0 = did not happen. Counts are -1 where the server did not say. */
 struct request_result {
@@ -64,6 +67,12 @@ struct launch_result {
 	size_t n_runs;
 };
 
+/* Of one request; NaN where undefined. End to end counts to the last token where there is one, so that a socket that the server
+ * keeps open adds nothing. Time per output token needs two tokens that arrived at different times to be told. */
+double request_ttft_ms(const struct request_result *request);
+double request_tpot_ms(const struct request_result *request);
+double request_e2e_ms(const struct request_result *request);
+
 void request_result_release(struct request_result *request);
 void run_result_release(struct run_result *run);
 void launch_result_release(struct launch_result *launch);
@@ -74,9 +83,14 @@ struct run_metrics {
 	double steady_tps;      /* over the window in which every slot was busy */
 	double request_tps_mean;
 	double ttft_ms_p50, ttft_ms_p90, tpot_ms_p50, tpot_ms_p90, itl_ms_p50, itl_ms_p99, e2e_ms_p50, e2e_ms_p90;
-	double completed_frac, cached_frac, accept_frac;
+	double completed_frac;  /* good requests of all */
+	double cached_frac;     /* cached prompt tokens of all prompt tokens, over requests that tell both */
+	double accept_frac;     /* accepted draft tokens of all drafted, over requests that tell both */
 	int64_t prompt_tokens, output_tokens;
 };
+/* output_tps divides by the time from the first send to the last token of a good request, so it needs two different times; steady_tps
+ * by the time in which min(concurrency, requests) good requests were between their first and last token. Tokens of an event are those
+ * that continuous usage tells, else the request's count spread evenly over its events. */
 void run_metrics_compute(const struct run_result *run, int concurrency, struct run_metrics *out);
 double run_metric_by_name(const struct run_metrics *metrics, const char *name); /* NaN for unknown names */
 
