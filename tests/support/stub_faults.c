@@ -1,0 +1,74 @@
+/* Floods, escapes and odd answers to signals. */
+#include "tests/support/stub_faults.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/text.h"
+
+extern char **environ;
+
+static void kill_self(int signal_number)
+{
+	raise(SIGKILL);
+}
+
+static void flood(long long bytes)
+{
+	char line[1024];
+	memset(line, '.', sizeof(line));
+	line[sizeof(line) - 1] = '\n';
+	for (long long written = 0; written < bytes; written += (long long)sizeof(line))
+		if (file_write_all(STDOUT_FILENO, line, sizeof(line), NULL) != STATUS_OK)
+			return;
+}
+
+/* Double fork, own session, deaf to SIGTERM: what must not survive the launch all the same. */
+static void release_escapee(const char *path)
+{
+	pid_t child = fork();
+	if (child > 0) {
+		waitpid(child, NULL, 0);
+		return;
+	}
+	setsid();
+	if (fork() > 0)
+		_exit(0);
+	signal(SIGTERM, SIG_IGN);
+	char pid[32];
+	int len = snprintf(pid, sizeof(pid), "%d\n", (int)getpid());
+	file_write_atomic(path, pid, (size_t)len, NULL);
+	for (;;)
+		pause();
+}
+
+static void write_environment(const char *path)
+{
+	struct text text = {0};
+	for (char **entry = environ; *entry; entry++)
+		text_printf(&text, "%s\n", *entry);
+	file_write_atomic(path, text_str(&text), text.len, NULL);
+	text_release(&text);
+}
+
+bool stub_faults_apply(const struct stub_faults *faults)
+{
+	if (faults->ignore_term)
+		signal(SIGTERM, SIG_IGN);
+	if (faults->kill_self_on_term)
+		signal(SIGTERM, kill_self);
+	if (faults->environment_file)
+		write_environment(faults->environment_file);
+	if (faults->flood_bytes > 0)
+		flood(faults->flood_bytes);
+	if (faults->escapee_file)
+		release_escapee(faults->escapee_file);
+	if (faults->exit_code >= 0)
+		fprintf(stderr, "stub-server: ends as ordered\n");
+	return faults->exit_code < 0;
+}

@@ -1,0 +1,18 @@
+/* How the stub server misbehaves as a process. */
+#ifndef TESTS_SUPPORT_STUB_FAULTS_H
+#define TESTS_SUPPORT_STUB_FAULTS_H
+
+#include <stdbool.h>
+
+struct stub_faults {
+	long long exit_code;   /* -1: goes on */
+	long long flood_bytes; /* of log, printed at once */
+	bool ignore_term, kill_self_on_term;
+	const char *escapee_file;     /* a descendant that tries to get away writes its pid there */
+	const char *environment_file;
+};
+
+/* False: the process shall end with exit_code. */
+bool stub_faults_apply(const struct stub_faults *faults);
+
+#endif
