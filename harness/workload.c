@@ -1,0 +1,174 @@
+/* Prompts and bodies. */
+#include "harness/workload.h"
+
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "base/random.h"
+
+static const char *const words[] = {
+	"time", "people", "water", "house", "world", "school", "family", "story", "music", "night", "light", "paper", "city", "table", "river",
+	"number", "letter", "mother", "father", "friend", "money", "power", "group", "party", "point", "place", "right", "small", "large",
+	"great", "young", "early", "later", "under", "after", "before", "about", "other", "first", "second", "three", "four", "five", "open",
+	"close", "high", "low", "long", "short", "white", "black", "green", "red", "blue", "good", "new", "old", "hand", "head", "face", "door",
+	"book", "road", "food",
+};
+#define N_WORDS (sizeof(words) / sizeof(words[0]))
+
+static const char *const fingerprint_prompts[] = {
+	"The capital of France is", "Water boils at a temperature of", "1, 2, 3, 4, 5, 6,", "Once upon a time, in a small village by the sea,",
+	"The opposite of hot is", "In 1969 the first people landed on", "def add(a, b):\n    return", "The seven days of the week are",
+};
+#define N_FINGERPRINT_PROMPTS ((int)(sizeof(fingerprint_prompts) / sizeof(fingerprint_prompts[0])))
+
+static struct json *new_body(const struct request_style *style)
+{
+	struct json *body = json_new_object(), *stream_options = json_new_object();
+	if (style->model)
+		json_set(body, "model", json_new_string(style->model));
+	json_set(body, "max_tokens", json_new_integer(style->max_tokens));
+	json_set(body, "temperature", json_new_number(style->temperature));
+	if (style->temperature > 0)
+		json_set(body, "seed", json_new_integer((int64_t)(style->seed >> 33))); /* 31 bits: what every server takes */
+	if (style->ignore_eos)
+		json_set(body, "ignore_eos", json_new_bool(true));
+	if (style->no_prompt_cache)
+		json_set(body, "cache_prompt", json_new_bool(false));
+	json_set(body, "stream", json_new_bool(true));
+	json_set(stream_options, "include_usage", json_new_bool(true));
+	if (style->continuous_usage)
+		json_set(stream_options, "continuous_usage_stats", json_new_bool(true));
+	json_set(body, "stream_options", stream_options);
+	return body;
+}
+
+static void add_body(struct request_bodies *bodies, const struct request_style *style, struct json *body)
+{
+	if (bodies->count == bodies->capacity) {
+		bodies->capacity = bodies->capacity ? 2 * bodies->capacity : 16;
+		bodies->texts = mem_realloc(bodies->texts, bodies->capacity, sizeof(bodies->texts[0]));
+		bodies->items = mem_realloc(bodies->items, bodies->capacity, sizeof(bodies->items[0]));
+	}
+	struct text text = {0};
+	json_write(body, JSON_STYLE_COMPACT, &text);
+	json_free(body);
+	bodies->items[bodies->count] = (struct client_body){text.data, text.len, style->max_tokens};
+	bodies->texts[bodies->count++] = text; /* its bytes stay where they are when the array moves */
+}
+
+void request_bodies_add_text(struct request_bodies *bodies, const struct request_style *style, const char *prompt)
+{
+	struct json *body = new_body(style);
+	if (style->chat) {
+		struct json *messages = json_new_array(), *message = json_new_object();
+		json_set(message, "role", json_new_string("user"));
+		json_set(message, "content", json_new_string(prompt));
+		json_append(messages, message);
+		json_set(body, "messages", messages);
+	} else {
+		json_set(body, "prompt", json_new_string(prompt));
+	}
+	add_body(bodies, style, body);
+}
+
+void request_bodies_add_ids(struct request_bodies *bodies, const struct request_style *style, const int32_t *ids, size_t count)
+{
+	struct json *body = new_body(style), *prompt = json_new_array();
+	for (size_t i = 0; i < count; i++)
+		json_append(prompt, json_new_integer(ids[i]));
+	json_set(body, "prompt", prompt);
+	add_body(bodies, style, body);
+}
+
+void request_bodies_release(struct request_bodies *bodies)
+{
+	for (size_t i = 0; i < bodies->count; i++)
+		text_release(&bodies->texts[i]);
+	mem_free(bodies->texts);
+	mem_free(bodies->items);
+	*bodies = (struct request_bodies){0};
+}
+
+void workload_words(uint64_t seed, size_t count, struct text *out)
+{
+	for (size_t i = 0; i < count; i++) {
+		text_append_char(out, ' ');
+		text_append_str(out, words[random_below(seed, 0, i, N_WORDS)]);
+	}
+}
+
+static void add_random_ids(struct request_bodies *out, const struct request_style *style, const struct workload *workload, uint64_t seed,
+	int vocabulary)
+{
+	size_t n = (size_t)workload->input_len;
+	int32_t *ids = mem_calloc(n + 1, sizeof(*ids));
+	int first = vocabulary / 8, usable = vocabulary - 2 * first;
+	for (size_t i = 0; i < n; i++)
+		ids[i] = first + (int32_t)random_below(seed, 0, i, (uint64_t)(usable > 0 ? usable : 1));
+	request_bodies_add_ids(out, style, ids, n);
+	mem_free(ids);
+}
+
+/* number counts the texts of the launch, warm-up included; each pass over the list of prompts after the first is told apart. */
+static void add_text(struct request_bodies *out, const struct request_style *style, const struct workload *workload, size_t number)
+{
+	const char *prompt = workload->prompts.items[number % workload->prompts.count];
+	size_t pass = number / workload->prompts.count;
+	if (pass == 0 || workload->cache == CACHE_WARM) {
+		request_bodies_add_text(out, style, prompt);
+		return;
+	}
+	struct text text = {0};
+	text_printf(&text, "%zu. %s", pass + 1, prompt);
+	request_bodies_add_text(out, style, text_str(&text));
+	text_release(&text);
+}
+
+void workload_build_run(const struct workload *workload, int run, int requests, int runs_per_launch, const struct request_style *style,
+	int vocabulary, struct request_bodies *out)
+{
+	struct request_style own = *style;
+	own.chat = strcmp(workload->endpoint, "/v1/chat/completions") == 0;
+	own.max_tokens = workload->output_len;
+	own.temperature = workload->temperature;
+	own.ignore_eos = workload->ignore_eos;
+	if (workload->cache == CACHE_WARM)
+		run = 0; /* the same prompts again are what a warm cache is about */
+	uint64_t run_seed = hash64(&run, sizeof(run), hash64(workload->hash, strlen(workload->hash), workload->seed));
+	/* Measured runs take the first prompts; warm-up takes those that are left, or starts another pass. */
+	size_t first = run < WORKLOAD_WARMUP_RUN ? (size_t)run * (size_t)workload->requests
+		: (size_t)runs_per_launch * (size_t)workload->requests + (size_t)(run - WORKLOAD_WARMUP_RUN) * (size_t)requests;
+	for (int i = 0; i < requests; i++) {
+		own.seed = hash64(&i, sizeof(i), run_seed);
+		if (workload->dataset == DATASET_RANDOM_IDS)
+			add_random_ids(out, &own, workload, own.seed, vocabulary);
+		else
+			add_text(out, &own, workload, first + (size_t)i);
+	}
+}
+
+void workload_build_fingerprint(int prompts, const struct request_style *style, struct request_bodies *out)
+{
+	struct request_style own = *style;
+	own.max_tokens = WORKLOAD_FINGERPRINT_TOKENS;
+	own.temperature = 0;
+	own.ignore_eos = false;
+	for (int i = 0; i < prompts; i++) {
+		struct text text = {0};
+		if (i >= N_FINGERPRINT_PROMPTS)
+			text_printf(&text, "%d. ", i / N_FINGERPRINT_PROMPTS + 1);
+		text_append_str(&text, fingerprint_prompts[i % N_FINGERPRINT_PROMPTS]);
+		request_bodies_add_text(out, &own, text_str(&text));
+		text_release(&text);
+	}
+}
+
+void workload_build_probe(const struct request_style *style, struct request_bodies *out)
+{
+	struct request_style own = *style;
+	own.max_tokens = 1;
+	own.temperature = 0;
+	request_bodies_add_text(out, &own, "Hello");
+}
