@@ -207,6 +207,28 @@ static void seeds_differ_and_repeat_at_temperature_1(void **state)
 	sampler_destroy(other);
 }
 
+/* Rows of several groups of the inverse distribution: frequencies against a softmax. */
+static void long_rows_are_drawn_in_proportion(void **state)
+{
+	enum { VOCAB = 450, DRAWS = 60000 };
+	float logits[VOCAB];
+	double total = 0;
+	int32_t counts[VOCAB] = {0};
+	for (int32_t id = 0; id < VOCAB; id++) {
+		logits[id] = (float)random_normal(3, 0, (uint64_t)id);
+		total += exp((double)logits[id] / 0.8);
+	}
+	struct sampler *sampler = sampler_create(VOCAB);
+	struct sampling sampling = at_temperature(0.8);
+	for (int64_t position = 0; position < DRAWS; position++)
+		counts[sample(sampler, logits, &sampling, position)]++;
+	for (int32_t id = 0; id < VOCAB; id++) {
+		double p = exp((double)logits[id] / 0.8) / total;
+		assert_true(fabs((double)counts[id] / DRAWS - p) < 5 * sqrt(p / DRAWS) + 1.0 / DRAWS);
+	}
+	sampler_destroy(sampler);
+}
+
 /* Large k and p on a large row against a plain sort: the cut falls where the order says. */
 static void filters_cut_where_a_full_sort_would(void **state)
 {
@@ -241,6 +263,7 @@ int main(void)
 		cmocka_unit_test(sampler_refuses_broken_rows),
 		cmocka_unit_test(sampler_survives_extreme_rows_and_settings),
 		cmocka_unit_test(seeds_differ_and_repeat_at_temperature_1),
+		cmocka_unit_test(long_rows_are_drawn_in_proportion),
 		cmocka_unit_test(filters_cut_where_a_full_sort_would),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
