@@ -12,13 +12,13 @@ static bool has_avx2(void)
 	unsigned int eax, ebx, ecx = 0, edx;
 
 	return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 &&
-	       (ecx & bit_F16C) != 0;
+		(ecx & bit_F16C) != 0;
 }
 
 static bool has_avx512(void)
 {
 	return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-	       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
+		__builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
 }
 
 static bool is_supported(const struct micro *micro)

@@ -12,8 +12,8 @@
 #define UNROLL _Pragma("GCC unroll 16")
 
 #define HALF_ROWS 8
-#define TILE_SUMS_MAX 12     /* of 16 registers */
-#define PREFETCH_BYTES 2048  /* as in micro_avx512.c */
+#define TILE_SUMS_MAX 12 /* of 16 registers */
+#define PREFETCH_BYTES 2048 /* as in micro_avx512.c */
 
 static __m256i first_lanes(int64_t n)
 {
@@ -141,8 +141,8 @@ static inline __m256 load_f32_scales(const uint8_t *scales, int half)
 	return _mm256_loadu_ps((const float *)(const void *)(scales + 32 * half));
 }
 
-SPECIALIZED void add_pair_products(__m256i weights, const struct tile *tile, int64_t col, int half, const int halves, const int rows,
-	__m256i *dots)
+SPECIALIZED void add_pair_products(
+	__m256i weights, const struct tile *tile, int64_t col, int half, const int halves, const int rows, __m256i *dots)
 {
 	UNROLL
 	for (int row = 0; row < rows; row++) {
@@ -153,7 +153,8 @@ SPECIALIZED void add_pair_products(__m256i weights, const struct tile *tile, int
 	}
 }
 
-SPECIALIZED void dots_u4(const uint8_t *block, const struct tile *tile, int64_t col, const int halves, const int rows, __m256i *dots)
+SPECIALIZED void dots_u4(
+	const uint8_t *block, const struct tile *tile, int64_t col, const int halves, const int rows, __m256i *dots)
 {
 	__m256i mask = _mm256_set1_epi32(0x000f000f);
 
@@ -165,8 +166,8 @@ SPECIALIZED void dots_u4(const uint8_t *block, const struct tile *tile, int64_t 
 
 			UNROLL
 			for (int j = 0; j < 4; j++)
-				add_pair_products(_mm256_and_si256(_mm256_srli_epi32(words, 4 * j), mask), tile, col + 8 * z + 2 * j, half,
-					halves, rows, dots);
+				add_pair_products(_mm256_and_si256(_mm256_srli_epi32(words, 4 * j), mask), tile,
+					col + 8 * z + 2 * j, half, halves, rows, dots);
 		}
 	}
 }
@@ -183,8 +184,8 @@ SPECIALIZED void dots_i8(const uint8_t *block, const struct tile *tile, int64_t 
 		for (int half = 0; half < halves; half++) {
 			const uint8_t *bytes = block + 2 * PANEL_ROWS * i + 2 * HALF_ROWS * (tile->half + half);
 
-			add_pair_products(_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)bytes)), tile, col + 2 * i, half, halves,
-				rows, dots);
+			add_pair_products(_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)bytes)), tile, col + 2 * i, half,
+				halves, rows, dots);
 		}
 	}
 }
@@ -197,12 +198,13 @@ SPECIALIZED void add_scaled(__m256 scales, const struct activation_block *const 
 	for (int row = 0; row < rows; row++) {
 		int at = row * halves + half;
 
-		acc[at] = _mm256_fmadd_ps(_mm256_mul_ps(scales, _mm256_set1_ps(x[row]->scale)), _mm256_cvtepi32_ps(dots[at]), acc[at]);
+		acc[at] = _mm256_fmadd_ps(
+			_mm256_mul_ps(scales, _mm256_set1_ps(x[row]->scale)), _mm256_cvtepi32_ps(dots[at]), acc[at]);
 	}
 }
 
-SPECIALIZED void add_minimums(__m256 minimums, const struct activation_block *const *x, int half, const int halves, const int rows,
-	__m256 *acc)
+SPECIALIZED void add_minimums(
+	__m256 minimums, const struct activation_block *const *x, int half, const int halves, const int rows, __m256 *acc)
 {
 	UNROLL
 	for (int row = 0; row < rows; row++) {
@@ -255,8 +257,8 @@ SPECIALIZED void block_i8(const uint8_t *block, const struct tile *tile, int64_t
 	}
 }
 
-SPECIALIZED void quantized_tile(const struct tile *tile, const enum panel_form form, const int block_bytes, const int halves,
-	const int rows)
+SPECIALIZED void quantized_tile(
+	const struct tile *tile, const enum panel_form form, const int block_bytes, const int halves, const int rows)
 {
 	const uint8_t *block = tile->panel;
 	__m256 acc[TILE_SUMS_MAX];
@@ -344,8 +346,8 @@ SPECIALIZED __m256 load_column(const uint8_t *column, const enum panel_form form
 		_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(column + 16 * half))), 16));
 }
 
-SPECIALIZED void plain_tile(const struct micro_product *p, int panel, int row, const enum panel_form form, const int panels,
-	const int rows)
+SPECIALIZED void plain_tile(
+	const struct micro_product *p, int panel, int row, const enum panel_form form, const int panels, const int rows)
 {
 	const int col_bytes = form == PANEL_F32 ? 64 : 32, registers = 2 * panels;
 	const uint8_t *column = p->panels + panel * p->panel_bytes;
@@ -632,8 +634,8 @@ SPECIALIZED void accumulate_all(const struct accumulate_args *args, int n_querie
 	}
 }
 
-static void avx2_accumulate(const float *weights, int64_t weights_stride, int n_queries, const void *values,
-	enum kn_kv_type type, int head_dim, int token_begin, int token_end, float *sums, int64_t sums_stride)
+static void avx2_accumulate(const float *weights, int64_t weights_stride, int n_queries, const void *values, enum kn_kv_type type,
+	int head_dim, int token_begin, int token_end, float *sums, int64_t sums_stride)
 {
 	struct accumulate_args args = {weights, weights_stride, values, head_dim, token_begin, token_end, sums, sums_stride};
 
@@ -648,16 +650,17 @@ const struct micro micro_avx2 = {
 	.sum_squares = avx2_sum_squares,
 	.normalize = avx2_normalize,
 	.quantize = avx2_quantize,
-	.multiply = {
-		[PANEL_F32] = avx2_multiply_f32,
-		[PANEL_F16] = avx2_multiply_f16,
-		[PANEL_BF16] = avx2_multiply_bf16,
-		[PANEL_Q4_0] = avx2_multiply_q4_0,
-		[PANEL_Q4_1] = avx2_multiply_q4_1,
-		[PANEL_Q4_K] = avx2_multiply_q4_k,
-		[PANEL_Q8_0] = avx2_multiply_q8_0,
-		[PANEL_Q6_K] = avx2_multiply_q6_k,
-	},
+	.multiply =
+		{
+			[PANEL_F32] = avx2_multiply_f32,
+			[PANEL_F16] = avx2_multiply_f16,
+			[PANEL_BF16] = avx2_multiply_bf16,
+			[PANEL_Q4_0] = avx2_multiply_q4_0,
+			[PANEL_Q4_1] = avx2_multiply_q4_1,
+			[PANEL_Q4_K] = avx2_multiply_q4_k,
+			[PANEL_Q8_0] = avx2_multiply_q8_0,
+			[PANEL_Q6_K] = avx2_multiply_q6_k,
+		},
 	.swiglu = avx2_swiglu,
 	.to_f16 = avx2_to_f16,
 	.scores = avx2_scores,

@@ -53,8 +53,8 @@ static void quantize_block(const float *x, int16_t *quants, struct activation_bl
 {
 	__m512 low = _mm512_loadu_ps(x), high = _mm512_loadu_ps(x + 16);
 	__m512i magnitude = _mm512_set1_epi32(0x7fffffff);
-	int32_t largest_bits = _mm512_reduce_max_epi32(_mm512_max_epi32(_mm512_and_epi32(_mm512_castps_si512(low), magnitude),
-		_mm512_and_epi32(_mm512_castps_si512(high), magnitude)));
+	int32_t largest_bits = _mm512_reduce_max_epi32(_mm512_max_epi32(
+		_mm512_and_epi32(_mm512_castps_si512(low), magnitude), _mm512_and_epi32(_mm512_castps_si512(high), magnitude)));
 	float largest;
 	int32_t sum;
 
@@ -170,8 +170,8 @@ SPECIALIZED void dots_i8(const uint8_t *block, const struct tile *tile, int64_t 
 		for (int row = 0; row < rows; row++) {
 			int at = row * chains + i % chains;
 
-			partial[at] =
-				_mm512_dpwssd_epi32(partial[at], weights, broadcast_pair(tile->quants + row * tile->stride + col + 2 * i));
+			partial[at] = _mm512_dpwssd_epi32(
+				partial[at], weights, broadcast_pair(tile->quants + row * tile->stride + col + 2 * i));
 		}
 	}
 	UNROLL
@@ -184,7 +184,8 @@ SPECIALIZED void dots_i8(const uint8_t *block, const struct tile *tile, int64_t 
 }
 
 /* acc[row] = fma(scales * x_scale[row], (float)dots[row], acc[row]). */
-SPECIALIZED void add_scaled(__m512 scales, const struct activation_block *const *x, const __m512i *dots, const int rows, __m512 *acc)
+SPECIALIZED void add_scaled(
+	__m512 scales, const struct activation_block *const *x, const __m512i *dots, const int rows, __m512 *acc)
 {
 	UNROLL
 	for (int row = 0; row < rows; row++)
@@ -269,7 +270,8 @@ SPECIALIZED void multiply_quantized(const struct micro_product *p, const enum pa
 			int64_t at = (p->row_begin + row) * stride;
 			int left = p->n_rows - row;
 			struct tile tile = {p->panels + panel * p->panel_bytes, p->n_cols / BLOCK_COLS, p->activations->quants + at,
-				p->activations->blocks + at / BLOCK_COLS, stride, p->out + ((int64_t)panel * p->n_rows + row) * PANEL_ROWS};
+				p->activations->blocks + at / BLOCK_COLS, stride,
+				p->out + ((int64_t)panel * p->n_rows + row) * PANEL_ROWS};
 
 			if (left >= 8) {
 				quantized_tile(&tile, form, block_bytes, 8);
@@ -325,7 +327,8 @@ SPECIALIZED __m512 load_column(const uint8_t *column, const enum panel_form form
 }
 
 /* One sum per panel and row: with one row, four panels keep four fused multiply-adds in flight. */
-SPECIALIZED void plain_tile(const struct micro_product *p, int panel, int row, const enum panel_form form, const int panels, const int rows)
+SPECIALIZED void plain_tile(
+	const struct micro_product *p, int panel, int row, const enum panel_form form, const int panels, const int rows)
 {
 	const int col_bytes = form == PANEL_F32 ? 64 : 32;
 	const uint8_t *column = p->panels + panel * p->panel_bytes;
@@ -450,7 +453,8 @@ static void avx512_to_f16(const float *x, int64_t n, uint16_t *out)
 {
 	for (int64_t i = 0; i < n; i += 16) {
 		__mmask16 lanes = first_lanes(n - i);
-		__m256i halves = _mm512_cvtps_ph(_mm512_maskz_loadu_ps(lanes, x + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+		__m256i halves =
+			_mm512_cvtps_ph(_mm512_maskz_loadu_ps(lanes, x + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 
 		_mm256_mask_storeu_epi16(out + i, lanes, halves);
 	}
@@ -606,8 +610,8 @@ SPECIALIZED void accumulate_all(const struct accumulate_args *args, int n_querie
 	}
 }
 
-static void avx512_accumulate(const float *weights, int64_t weights_stride, int n_queries, const void *values,
-	enum kn_kv_type type, int head_dim, int token_begin, int token_end, float *sums, int64_t sums_stride)
+static void avx512_accumulate(const float *weights, int64_t weights_stride, int n_queries, const void *values, enum kn_kv_type type,
+	int head_dim, int token_begin, int token_end, float *sums, int64_t sums_stride)
 {
 	struct accumulate_args args = {weights, weights_stride, values, head_dim, token_begin, token_end, sums, sums_stride};
 
@@ -622,16 +626,17 @@ const struct micro micro_avx512 = {
 	.sum_squares = avx512_sum_squares,
 	.normalize = avx512_normalize,
 	.quantize = avx512_quantize,
-	.multiply = {
-		[PANEL_F32] = avx512_multiply_f32,
-		[PANEL_F16] = avx512_multiply_f16,
-		[PANEL_BF16] = avx512_multiply_bf16,
-		[PANEL_Q4_0] = avx512_multiply_q4_0,
-		[PANEL_Q4_1] = avx512_multiply_q4_1,
-		[PANEL_Q4_K] = avx512_multiply_q4_k,
-		[PANEL_Q8_0] = avx512_multiply_q8_0,
-		[PANEL_Q6_K] = avx512_multiply_q6_k,
-	},
+	.multiply =
+		{
+			[PANEL_F32] = avx512_multiply_f32,
+			[PANEL_F16] = avx512_multiply_f16,
+			[PANEL_BF16] = avx512_multiply_bf16,
+			[PANEL_Q4_0] = avx512_multiply_q4_0,
+			[PANEL_Q4_1] = avx512_multiply_q4_1,
+			[PANEL_Q4_K] = avx512_multiply_q4_k,
+			[PANEL_Q8_0] = avx512_multiply_q8_0,
+			[PANEL_Q6_K] = avx512_multiply_q6_k,
+		},
 	.swiglu = avx512_swiglu,
 	.to_f16 = avx512_to_f16,
 	.scores = avx512_scores,
