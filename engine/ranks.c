@@ -17,6 +17,7 @@
 #include "engine/ranks_wire.h"
 
 #define DEATH_GRACE_NS 1000000000LL /* from the end of a control socket to the end of its process */
+#define POST_WAIT_NS 1000000000LL   /* for a child to come back from its last command, which rank 0 has finished already */
 
 /* An anonymous memory file whose size nobody can change, so that no access can fault. */
 static enum status make_region(struct ranks *ranks, struct err *err)
@@ -148,7 +149,7 @@ enum status ranks_await_done(struct ranks *ranks, int64_t timeout_ns, struct err
 void ranks_post(struct ranks *ranks, uint32_t command)
 {
 	/* A child that does not come back makes the next collective time out and name it, so that is not reported here. */
-	ranks_await_done(ranks, ranks->start_timeout_ns, NULL);
+	ranks_await_done(ranks, POST_WAIT_NS, NULL);
 	atomic_store_explicit(&ranks->head->command, command, memory_order_relaxed);
 	wait_word_set(&ranks->head->posted, wait_word_get(&ranks->head->posted) + 1);
 }

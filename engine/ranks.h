@@ -44,7 +44,8 @@ const int *ranks_sockets(const struct ranks *ranks); /* as struct comm_options w
 const _Atomic uint32_t *ranks_abort_word(const struct ranks *ranks);
 
 /* Gives one command number to all ranks; what belongs to it already lies in the region. A child takes the next command when it
- * calls rank_link_wait again, so this first waits until all have finished the command before. */
+ * calls rank_link_wait again, so this first waits (a second at most: see ranks_await_done) until all have finished the command
+ * before. */
 void ranks_post(struct ranks *ranks, uint32_t command);
 enum { RANKS_COMMAND_STOP = 0, RANKS_COMMAND_STEP = 1, RANKS_COMMAND_FIRST_FREE = 16 };
 

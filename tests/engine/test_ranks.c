@@ -213,7 +213,7 @@ static enum status step(struct server *server, struct err *err)
 {
 	ranks_post(server->ranks, RANKS_COMMAND_STEP);
 	enum status status = run_step(server->region, server->comm, 0, err);
-	return status == STATUS_OK ? ranks_await_done(server->ranks, 30 * SECOND_NS, err) : status;
+	return status == STATUS_OK ? ranks_await_done(server->ranks, server->region->timeout_ns, err) : status;
 }
 
 static void stop(struct server *server)
