@@ -1,6 +1,6 @@
 /* --allreduce auto: every CPU backend is timed by all ranks together, and rank 0's choice is made on every rank.
  *
- * Use: the shared region holds comm_auto_shared_bytes() zeroed bytes, page aligned; once every rank is loaded, each calls
+ * Use: the shared region holds comm_auto_shared_bytes() zeroed bytes, aligned as any comm's; once every rank is loaded, each calls
  * comm_auto_create() (collective) with options.shared pointing at them. It measures over temporary collectives, gives
  * the pages they used back, and makes the chosen collective in the same bytes. The caller then owns choice.comm and ends it with
  * choice.ops->destroy. A fixed name needs none of this: comm_find() and ops->create(). */
@@ -33,8 +33,11 @@ struct comm_auto_choice {
 /* Bytes of the region; also enough for any single backend. 0 with world 1. */
 size_t comm_auto_shared_bytes(int world, size_t count_max);
 
-/* Takes about 0.1 s, 0.3 s at most where ranks have cores of their own. With world 1 nothing is measured: ops and comm are NULL. */
+/* Takes 0.25 s at most where ranks have cores of their own. With world 1 nothing is measured: ops and comm are NULL. */
 enum status comm_auto_create(
 	const struct comm_options *options, const struct comm_auto_sizes *sizes, struct comm_auto_choice *out, struct err *err);
+
+/* The rule: the fastest at the decode size; of those within 10 % of it, the fastest at the prefill size. Index into rows. */
+size_t comm_auto_pick(const struct comm_auto_row *rows, size_t n_rows);
 
 #endif

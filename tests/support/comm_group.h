@@ -6,7 +6,7 @@
 
 #include "kernels/comm/comm.h"
 
-#define COMM_GROUP_TEXT_BYTES 512
+#define COMM_GROUP_TEXT_BYTES ERR_TEXT_BYTES_MAX
 
 enum comm_group_kind { COMM_GROUP_THREADS, COMM_GROUP_PROCESSES };
 
