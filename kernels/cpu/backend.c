@@ -56,10 +56,19 @@ static uint64_t cpu_workspace_bytes_needed(const struct kn_options *options)
 	return cutter.used;
 }
 
+static void cpu_plan_destroy(struct kn_backend *backend, struct kn_plan *plan)
+{
+	if (!plan)
+		return;
+	mem_free(plan->ops);
+	mem_free(plan);
+}
+
 static void cpu_destroy(struct kn_backend *backend)
 {
 	if (!backend)
 		return;
+	cpu_plan_destroy(backend, backend->recording);
 	pool_destroy(backend->pool);
 	mem_unmap(backend->workspace, backend->workspace_bytes);
 	mem_free(backend);
@@ -145,14 +154,6 @@ static uint64_t cpu_matrix_bytes(const struct kn_matrix *matrix)
 }
 
 /* --- plans -------------------------------------------------------------------------------------------------------- */
-
-static void cpu_plan_destroy(struct kn_backend *backend, struct kn_plan *plan)
-{
-	if (!plan)
-		return;
-	mem_free(plan->ops);
-	mem_free(plan);
-}
 
 static enum status cpu_plan_begin(struct kn_backend *backend, struct err *err)
 {
