@@ -16,10 +16,21 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/text.h"
+#include "harness/commands.h"
 #include "harness/guard.h"
 #include "tests/support/stub_server.h"
 
 #define ARGUMENTS_MAX 32
+
+static int run_command(enum status (*command)(int argc, char **argv, struct err *err), int argc, char **argv)
+{
+	struct err err = {0};
+	enum status status = command(argc, argv, &err);
+	if (status)
+		fprintf(stderr, "verdict: %s\n", err.text);
+	return status_exit_code(status);
+}
 
 bool support_role(int argc, char **argv, int *code)
 {
@@ -29,6 +40,8 @@ bool support_role(int argc, char **argv, int *code)
 		*code = stub_server_run(argc - 1, argv + 1);
 	else if (strcmp(argv[1], GUARD_COMMAND) == 0)
 		*code = guard_run();
+	else if (strcmp(argv[1], "bench") == 0)
+		*code = run_command(cmd_bench, argc, argv);
 	else
 		return false;
 	return true;
@@ -41,6 +54,101 @@ const char *support_program(void)
 	assert_true(len > 0);
 	path[len] = '\0';
 	return path;
+}
+
+static void exec_self(const char *const *arguments)
+{
+	char *argv[ARGUMENTS_MAX + 2] = {(char *)support_program()};
+	for (int i = 0; arguments[i] && i < ARGUMENTS_MAX; i++)
+		argv[i + 1] = (char *)arguments[i];
+	execv(argv[0], argv);
+	_exit(127);
+}
+
+/* Reads both pipes until they close or the deadline passes. */
+static bool read_both(int fds[2], struct text *texts[2], int64_t deadline_ns)
+{
+	while (fds[0] >= 0 || fds[1] >= 0) {
+		struct pollfd wait[2] = {{.fd = fds[0], .events = POLLIN}, {.fd = fds[1], .events = POLLIN}};
+		int64_t left_ms = (deadline_ns - clock_monotonic_ns()) / 1000000;
+		if (left_ms <= 0 || poll(wait, 2, (int)left_ms) <= 0)
+			return false;
+		for (int i = 0; i < 2; i++) {
+			char buffer[8192];
+			ssize_t got = wait[i].revents ? read(fds[i], buffer, sizeof(buffer)) : -1;
+			if (got > 0)
+				text_append(texts[i], buffer, (size_t)got);
+			if (wait[i].revents && got <= 0) {
+				close(fds[i]);
+				fds[i] = -1;
+			}
+		}
+	}
+	return true;
+}
+
+int support_run(const char *const *arguments, struct text *out, struct text *errors)
+{
+	int out_pipe[2], error_pipe[2], wait_status = 0;
+	assert_int_equal(pipe2(out_pipe, O_CLOEXEC) | pipe2(error_pipe, O_CLOEXEC), 0);
+	pid_t pid = fork();
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		dup2(out_pipe[1], STDOUT_FILENO);
+		dup2(error_pipe[1], STDERR_FILENO);
+		exec_self(arguments);
+	}
+	close(out_pipe[1]);
+	close(error_pipe[1]);
+	int fds[2] = {out_pipe[0], error_pipe[0]};
+	struct text *texts[2] = {out, errors};
+	if (!read_both(fds, texts, clock_monotonic_ns() + (int64_t)60000000000)) {
+		kill(pid, SIGKILL);
+		fail_msg("'%s' did not end within 60 s: %s", arguments[0], text_str(errors));
+	}
+	assert_int_equal(waitpid(pid, &wait_status, 0), pid);
+	return WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : 128 + WTERMSIG(wait_status);
+}
+
+pid_t support_spawn(const char *const *arguments)
+{
+	pid_t pid = fork();
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+		dup2(null_fd, STDOUT_FILENO);
+		dup2(null_fd, STDERR_FILENO);
+		exec_self(arguments);
+	}
+	return pid;
+}
+
+static bool is_gone(pid_t pid)
+{
+	if (waitpid(pid, NULL, WNOHANG) == pid)
+		return true;
+	if (kill(pid, 0) != 0)
+		return true;
+	/* Somebody else's zombie is gone for every purpose. */
+	char path[64], line[512] = "";
+	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+	FILE *file = fopen(path, "re");
+	if (!file)
+		return true;
+	const char *state = fgets(line, sizeof(line), file) ? strrchr(line, ')') : NULL;
+	fclose(file);
+	return !state || state[2] == 'Z';
+}
+
+bool support_wait_gone(pid_t pid, double timeout_s)
+{
+	int64_t until_ns = clock_monotonic_ns() + (int64_t)(timeout_s * 1e9);
+	while (!is_gone(pid)) {
+		if (clock_monotonic_ns() > until_ns)
+			return false;
+		clock_sleep_ns(5000000);
+	}
+	return true;
 }
 
 static void run_child(int log_fd, const char *const *arguments)
