@@ -1,0 +1,559 @@
+/* Tests of engine/tokenizer: ids against Hugging Face tokenizers, round trips, hostile texts and hostile vocabularies. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "base/random.h"
+#include "base/utf8.h"
+#include "engine/tokenizer.h"
+#include "tests/support/gguf_build.h"
+#include "tests/support/real_model.h"
+
+#define GOLDEN "tests/golden/tokenizer/"
+#define FIELD "tests/golden/field/"
+#define SEED 20241129
+
+static const char *const rules[] = {"smollm", "gpt-2", "llama-bpe", "qwen2"};
+#define N_RULES (sizeof(rules) / sizeof(rules[0]))
+
+static struct tokenizer *open_real(const char *pre)
+{
+	struct gguf gguf;
+	struct tokenizer *tokenizer = NULL;
+	struct err err = {0};
+
+	if (gguf_open(real_model_path(), &gguf, &err) || tokenizer_open(&gguf, pre, &tokenizer, &err))
+		fail_msg("%s", err.text);
+	gguf_close(&gguf);
+	return tokenizer;
+}
+
+static struct token_list encode(const struct tokenizer *tokenizer, const char *text, size_t len, bool parse_special)
+{
+	struct token_list ids = {0};
+	struct err err = {0};
+
+	if (tokenizer_encode(tokenizer, text, len, parse_special, &ids, &err))
+		fail_msg("%s", err.text);
+	return ids;
+}
+
+static struct text decode(const struct tokenizer *tokenizer, const struct token_list *ids)
+{
+	struct text text = {0};
+
+	for (size_t i = 0; i < ids->count; i++)
+		assert_true(tokenizer_decode_one(tokenizer, ids->ids[i], true, &text));
+	return text;
+}
+
+/* Golden files. ----------------------------------------------------------------------------------------------------- */
+
+static bool ids_match(const struct token_list *ids, const struct json *expected)
+{
+	bool match = ids->count == json_count(expected);
+
+	for (size_t i = 0; match && i < ids->count; i++)
+		match = ids->ids[i] == json_int(json_at(expected, i), -1);
+	return match;
+}
+
+/* Compares every line of a golden file under one rule; where a line has no ids for the rule, those of smollm count. */
+static void compare_file(const char *path, const char *rule, bool parse_special, size_t lines_min)
+{
+	struct tokenizer *tokenizer = open_real(rule);
+	struct text file = {0};
+	struct err err = {0};
+	size_t lines = 0, wrong = 0;
+
+	assert_int_equal(file_read(path, (size_t)8 << 20, &file, &err), STATUS_OK);
+	for (const char *line = text_str(&file); *line; lines++) {
+		size_t len = strcspn(line, "\n");
+		struct json *row = NULL;
+		const struct json *expected;
+		struct token_list ids;
+
+		if (json_parse(line, len, path, &row, &err))
+			fail_msg("line %zu: %s", lines + 1, err.text);
+		expected = json_get(row, rule) ? json_get(row, rule) : json_get(row, "smollm");
+		ids = encode(tokenizer, json_text(json_get(row, "text")), json_text_len(json_get(row, "text")), parse_special);
+		if (!ids_match(&ids, expected) && ++wrong <= 10)
+			print_error("%s: line %zu differs: %.*s\n", rule, lines + 1, (int)(len < 300 ? len : 300), line);
+		token_list_release(&ids);
+		json_free(row);
+		line += len + (line[len] == '\n');
+	}
+	assert_int_equal(wrong, 0);
+	assert_true(lines >= lines_min);
+	text_release(&file);
+	tokenizer_close(tokenizer);
+}
+
+static void smollm_ids_equal_hugging_face(void **state)
+{
+	compare_file(GOLDEN "strings.jsonl", "smollm", false, 3000);
+}
+
+static void gpt2_ids_equal_hugging_face(void **state)
+{
+	compare_file(GOLDEN "strings.jsonl", "gpt-2", false, 3000);
+}
+
+static void llama3_ids_equal_hugging_face(void **state)
+{
+	compare_file(GOLDEN "strings.jsonl", "llama-bpe", false, 3000);
+}
+
+static void qwen2_ids_equal_hugging_face(void **state)
+{
+	compare_file(GOLDEN "strings.jsonl", "qwen2", false, 3000);
+}
+
+static void special_tokens_in_text_equal_hugging_face(void **state)
+{
+	compare_file(GOLDEN "special.jsonl", "smollm", true, 200);
+}
+
+/* Control tokens. --------------------------------------------------------------------------------------------------- */
+
+static void text_never_becomes_control_tokens(void **state)
+{
+	for (size_t r = 0; r < N_RULES; r++) {
+		struct tokenizer *tokenizer = open_real(rules[r]);
+
+		for (int32_t id = 0; id < tokenizer_vocab_size(tokenizer); id++) {
+			struct text piece = {0}, back;
+			struct token_list ids;
+
+			if (!tokenizer_is_control(tokenizer, id))
+				continue;
+			assert_true(tokenizer_decode_one(tokenizer, id, true, &piece));
+			ids = encode(tokenizer, piece.data, piece.len, false);
+			assert_true(ids.count > 1);
+			for (size_t i = 0; i < ids.count; i++)
+				assert_false(tokenizer_is_control(tokenizer, ids.ids[i]));
+			back = decode(tokenizer, &ids);
+			assert_string_equal(text_str(&back), text_str(&piece));
+			token_list_release(&ids);
+			ids = encode(tokenizer, piece.data, piece.len, true);
+			assert_true(ids.count == 1 && ids.ids[0] == id);
+			token_list_release(&ids);
+			text_release(&piece);
+			text_release(&back);
+		}
+		tokenizer_close(tokenizer);
+	}
+}
+
+static void facts_of_the_real_vocabulary_are_known(void **state)
+{
+	struct tokenizer *tokenizer = open_real(NULL);
+	struct text hidden = {0};
+
+	assert_string_equal(tokenizer_pre_name(tokenizer), "smollm");
+	assert_int_equal(tokenizer_vocab_size(tokenizer), 49152);
+	assert_int_equal(tokenizer_bos(tokenizer), 1);
+	assert_false(tokenizer_adds_bos(tokenizer));
+	assert_int_equal(tokenizer_find(tokenizer, "<|im_end|>"), 2);
+	assert_int_equal(tokenizer_find(tokenizer, "<|im_end"), -1);
+	assert_int_equal(tokenizer_find(tokenizer, ""), -1);
+	assert_true(tokenizer_is_end(tokenizer, 2));
+	assert_true(tokenizer_is_end(tokenizer, 0));
+	assert_false(tokenizer_is_end(tokenizer, 1));
+	assert_false(tokenizer_is_end(tokenizer, 49152));
+	assert_false(tokenizer_is_control(tokenizer, 17));
+	assert_false(tokenizer_is_control(tokenizer, -1));
+	assert_false(tokenizer_decode_one(tokenizer, -1, true, &hidden));
+	assert_false(tokenizer_decode_one(tokenizer, 49152, true, &hidden));
+	assert_true(tokenizer_decode_one(tokenizer, 2, false, &hidden));
+	assert_int_equal(hidden.len, 0);
+	text_release(&hidden);
+	tokenizer_close(tokenizer);
+}
+
+/* Bytes. ------------------------------------------------------------------------------------------------------------ */
+
+/* Drops the bytes that the vocabulary has no token for. */
+static size_t keep_known_bytes(const struct tokenizer *tokenizer, char *bytes, size_t len)
+{
+	size_t kept = 0;
+
+	for (size_t i = 0; i < len; i++) {
+		struct token_list ids = encode(tokenizer, &bytes[i], 1, false);
+
+		if (ids.count > 0)
+			bytes[kept++] = bytes[i];
+		token_list_release(&ids);
+	}
+	return kept;
+}
+
+/* qwen2 is the last of the rules: it normalises, so that not every text comes back as it was. */
+static void random_bytes_round_trip_under_rules_that_do_not_normalise(void **state)
+{
+	for (size_t r = 0; r < N_RULES - 1; r++) {
+		struct tokenizer *tokenizer = open_real(rules[r]);
+
+		print_message("seed %d\n", SEED);
+		for (uint64_t round = 0; round < 300; round++) {
+			char bytes[64];
+			size_t len = (size_t)random_below(SEED, round, 0, sizeof(bytes) + 1);
+			struct token_list ids;
+			struct text back;
+
+			for (size_t i = 0; i < len; i++)
+				bytes[i] = (char)random_below(SEED, round, i + 1, 256);
+			len = keep_known_bytes(tokenizer, bytes, len);
+			ids = encode(tokenizer, bytes, len, false);
+			back = decode(tokenizer, &ids);
+			assert_int_equal(back.len, len);
+			assert_memory_equal(text_str(&back), bytes, len);
+			token_list_release(&ids);
+			text_release(&back);
+		}
+		tokenizer_close(tokenizer);
+	}
+}
+
+static void bytes_without_a_token_leave_none(void **state)
+{
+	struct tokenizer *tokenizer = open_real(NULL);
+	struct token_list ids = encode(tokenizer, "\x04\xc0\xff", 3, false);
+
+	assert_int_equal(ids.count, 0);
+	token_list_release(&ids);
+	ids = encode(tokenizer, "Hello\x04 world", 12, false);
+	assert_int_equal(ids.count, 2);
+	token_list_release(&ids);
+	tokenizer_close(tokenizer);
+}
+
+static void nul_bytes_are_text(void **state)
+{
+	struct tokenizer *tokenizer = open_real(NULL);
+	struct token_list ids = encode(tokenizer, "a\0b\0", 4, false);
+	struct text back = decode(tokenizer, &ids);
+
+	assert_int_equal(back.len, 4);
+	assert_memory_equal(back.data, "a\0b\0", 4);
+	token_list_release(&ids);
+	text_release(&back);
+	tokenizer_close(tokenizer);
+}
+
+/* An invalid byte must not change how the valid text around it is split. */
+static void invalid_bytes_stand_alone(void **state)
+{
+	struct tokenizer *tokenizer = open_real(NULL);
+	struct token_list whole = encode(tokenizer, "the end\x80 of it", 14, false);
+	struct token_list parts = {0};
+	struct err err = {0};
+
+	assert_int_equal(tokenizer_encode(tokenizer, "the end", 7, false, &parts, &err), STATUS_OK);
+	assert_int_equal(tokenizer_encode(tokenizer, "\x80", 1, false, &parts, &err), STATUS_OK);
+	assert_int_equal(tokenizer_encode(tokenizer, " of it", 6, false, &parts, &err), STATUS_OK);
+	assert_int_equal(whole.count, parts.count);
+	assert_memory_equal(whole.ids, parts.ids, whole.count * sizeof(*whole.ids));
+	token_list_release(&whole);
+	token_list_release(&parts);
+	tokenizer_close(tokenizer);
+}
+
+/* Long texts. ------------------------------------------------------------------------------------------------------- */
+
+#define LONG_BYTES ((size_t)1 << 20)
+
+static void megabyte_words_take_linear_time(void **state)
+{
+	static const char *const units[] = {"a", "ab", "Ab", " ", "\n", "\t", "7", "!", "'s", "\xc3\xa9", "\xf0\x9f\x99\x82",
+		"e\xcc\x81", "\xcc\x96\xcc\x81", "\xff", "<", "<|im_", " \n", " \xe2\x80\x83", "\xe3\x81\xae", "\r\n ", "x\x80"};
+
+	for (size_t r = 0; r < N_RULES; r++) {
+		struct tokenizer *tokenizer = open_real(rules[r]);
+
+		for (size_t u = 0; u < sizeof(units) / sizeof(units[0]); u++) {
+			struct text text = {0};
+			struct token_list ids;
+			int64_t start, ms;
+
+			while (text.len < LONG_BYTES)
+				text_append_str(&text, units[u]);
+			text_append_str(&text, "x");
+			start = clock_monotonic_ns();
+			ids = encode(tokenizer, text.data, text.len, true);
+			ms = (clock_monotonic_ns() - start) / 1000000;
+			assert_true(ids.count > 0 || units[u][0] == '\xff');
+			if (ms > 10000) /* a quadratic step would need hours; a sanitizer on a busy machine some seconds */
+				fail_msg("%s: a megabyte of unit %zu took %lld ms", rules[r], u, (long long)ms);
+			token_list_release(&ids);
+			text_release(&text);
+		}
+		tokenizer_close(tokenizer);
+	}
+}
+
+static void texts_beyond_the_limit_are_refused(void **state)
+{
+	struct tokenizer *tokenizer = open_real(NULL);
+	struct token_list ids = {0};
+	struct err err = {0};
+
+	/* The text is not looked at, so it need not be there. */
+	assert_int_equal(tokenizer_encode(tokenizer, "", TOKENIZER_TEXT_BYTES_MAX + 1, false, &ids, &err), STATUS_INPUT);
+	assert_int_equal(ids.count, 0);
+	tokenizer_close(tokenizer);
+}
+
+/* Streams. ---------------------------------------------------------------------------------------------------------- */
+
+static void streams_give_whole_code_points_only(void **state)
+{
+	static const char text[] = "caf\xc3\xa9 \xf0\x9f\x91\xa9\xe2\x80\x8d\xf0\x9f\x91\xa7 \xe6\x97\xa5\xe6\x9c\xac \xe0\xa4\x95";
+	struct tokenizer *tokenizer = open_real(NULL);
+	struct token_list ids = encode(tokenizer, text, strlen(text), false);
+	struct text_stream stream = {0};
+	struct text out = {0};
+
+	for (size_t i = 0; i < ids.count; i++) {
+		text_stream_push(&stream, tokenizer, ids.ids[i], &out);
+		assert_true(utf8_is_valid(text_str(&out), out.len));
+		assert_memory_equal(text_str(&out), text, out.len);
+	}
+	text_stream_push(&stream, tokenizer, 2, &out); /* a control token has no text */
+	text_stream_finish(&stream, &out);
+	assert_string_equal(text_str(&out), text);
+	text_stream_release(&stream);
+	text_release(&out);
+	token_list_release(&ids);
+	tokenizer_close(tokenizer);
+}
+
+static void streams_that_end_inside_a_character_give_one_replacement(void **state)
+{
+	struct tokenizer *tokenizer = open_real(NULL);
+	struct token_list ids = encode(tokenizer, "ok \xf0\x9f", 5, false);
+	struct text_stream stream = {0};
+	struct text out = {0};
+
+	for (size_t i = 0; i < ids.count; i++)
+		text_stream_push(&stream, tokenizer, ids.ids[i], &out);
+	text_stream_push(&stream, tokenizer, 1 << 30, &out);
+	assert_string_equal(text_str(&out), "ok ");
+	text_stream_finish(&stream, &out);
+	assert_string_equal(text_str(&out), "ok \xef\xbf\xbd");
+	text_stream_finish(&stream, &out);
+	assert_string_equal(text_str(&out), "ok \xef\xbf\xbd");
+	text_stream_release(&stream);
+	text_release(&out);
+	token_list_release(&ids);
+	tokenizer_close(tokenizer);
+}
+
+/* Other vocabularies. ----------------------------------------------------------------------------------------------- */
+
+static void vocabulary_without_pre_falls_back_to_gpt2(void **state)
+{
+	struct gguf gguf;
+	struct tokenizer *tokenizer = NULL;
+	struct token_list ids;
+	struct err err = {0};
+
+	assert_int_equal(gguf_open(FIELD "m11_vocab_without_pre.gguf", &gguf, &err), STATUS_OK);
+	if (tokenizer_open(&gguf, NULL, &tokenizer, &err))
+		fail_msg("%s", err.text);
+	assert_string_equal(tokenizer_pre_name(tokenizer), "gpt-2");
+	ids = encode(tokenizer, "hi hi", 5, false);
+	assert_int_equal(ids.count, 2);
+	assert_int_equal(ids.ids[0], 256);
+	assert_int_equal(ids.ids[1], 257);
+	token_list_release(&ids);
+	tokenizer_close(tokenizer);
+	gguf_close(&gguf);
+}
+
+static void refuses_open(struct gguf_build *build, const char *pre, const char *expected)
+{
+	struct text file = {0};
+	struct gguf gguf;
+	struct tokenizer *tokenizer = NULL;
+	struct err err = {0};
+
+	gguf_build_finish(build, &file);
+	gguf_build_release(build);
+	assert_int_equal(gguf_open_bytes((const uint8_t *)file.data, file.len, "built.gguf", &gguf, &err), STATUS_OK);
+	assert_int_equal(tokenizer_open(&gguf, pre, &tokenizer, &err), STATUS_INPUT);
+	assert_null(tokenizer);
+	if (!strstr(err.text, expected))
+		fail_msg("'%s' should name '%s'", err.text, expected);
+	gguf_close(&gguf);
+	text_release(&file);
+}
+
+static void sentencepiece_vocabularies_are_refused_by_name(void **state)
+{
+	struct gguf gguf;
+	struct tokenizer *tokenizer = NULL;
+	struct err err = {0};
+
+	assert_int_equal(gguf_open(FIELD "m22a_vocab_space_prefix.gguf", &gguf, &err), STATUS_OK);
+	assert_int_equal(tokenizer_open(&gguf, NULL, &tokenizer, &err), STATUS_INPUT);
+	assert_non_null(strstr(err.text, "tokenizer model 'llama' is not supported"));
+	gguf_close(&gguf);
+}
+
+/* Tokens a, b, ab and <x>, and whatever the caller adds or leaves out. */
+enum { WITH_MODEL = 1, WITH_TOKENS = 2, WITH_MERGES = 4, WITH_KINDS = 8, WITH_ALL = 15 };
+
+static struct gguf_build small_vocabulary(int parts)
+{
+	static const char *const tokens[] = {"a", "b", "ab", "<x>"};
+	static const char *const merges[] = {"a b"};
+	static const int32_t kinds[] = {1, 1, 1, 4};
+	struct gguf_build build = {0};
+
+	if (parts & WITH_MODEL)
+		gguf_build_string(&build, "tokenizer.ggml.model", "gpt2");
+	if (parts & WITH_TOKENS)
+		gguf_build_strings(&build, "tokenizer.ggml.tokens", tokens, 4);
+	if (parts & WITH_MERGES)
+		gguf_build_strings(&build, "tokenizer.ggml.merges", merges, 1);
+	if (parts & WITH_KINDS)
+		gguf_build_i32s(&build, "tokenizer.ggml.token_type", kinds, 4);
+	return build;
+}
+
+static void broken_vocabularies_are_refused_by_name(void **state)
+{
+	static const char *const lone[] = {"ab"}, *const unknown_part[] = {"a c"}, *const unknown_union[] = {"b a"};
+	static const int32_t short_kinds[] = {1, 1}, bad_kinds[] = {1, 1, 1, 9};
+	struct gguf_build build;
+
+	build = small_vocabulary(WITH_ALL & ~WITH_MODEL);
+	refuses_open(&build, "gpt-2", "tokenizer.ggml.model");
+	build = small_vocabulary(WITH_ALL & ~WITH_TOKENS);
+	refuses_open(&build, "gpt-2", "tokenizer.ggml.tokens");
+	build = small_vocabulary(WITH_ALL & ~WITH_MERGES);
+	refuses_open(&build, "gpt-2", "tokenizer.ggml.merges");
+	build = small_vocabulary(WITH_ALL & ~WITH_MERGES);
+	gguf_build_strings(&build, "tokenizer.ggml.merges", lone, 1);
+	refuses_open(&build, "gpt-2", "tokenizer.ggml.merges: entry 0");
+	build = small_vocabulary(WITH_ALL & ~WITH_MERGES);
+	gguf_build_strings(&build, "tokenizer.ggml.merges", unknown_part, 1);
+	refuses_open(&build, "gpt-2", "tokenizer.ggml.merges: entry 0");
+	build = small_vocabulary(WITH_ALL & ~WITH_MERGES);
+	gguf_build_strings(&build, "tokenizer.ggml.merges", unknown_union, 1);
+	refuses_open(&build, "gpt-2", "tokenizer.ggml.merges: entry 0");
+	build = small_vocabulary(WITH_ALL & ~WITH_KINDS);
+	gguf_build_i32s(&build, "tokenizer.ggml.token_type", short_kinds, 2);
+	refuses_open(&build, "gpt-2", "2 entries for 4 tokens");
+	build = small_vocabulary(WITH_ALL & ~WITH_KINDS);
+	gguf_build_i32s(&build, "tokenizer.ggml.token_type", bad_kinds, 4);
+	refuses_open(&build, "gpt-2", "token 3 has the unknown kind 9");
+	build = small_vocabulary(WITH_ALL & ~WITH_TOKENS);
+	gguf_build_i32s(&build, "tokenizer.ggml.tokens", short_kinds, 2);
+	refuses_open(&build, "gpt-2", "array of i32");
+	build = small_vocabulary(WITH_ALL);
+	gguf_build_u32(&build, "tokenizer.ggml.eos_token_id", 4);
+	refuses_open(&build, "gpt-2", "eos_token_id' is 4, but there are 4 tokens");
+	build = small_vocabulary(WITH_ALL);
+	gguf_build_bool(&build, "tokenizer.ggml.add_bos_token", 1);
+	refuses_open(&build, "gpt-2", "bos_token_id is missing");
+	build = small_vocabulary(WITH_ALL);
+	gguf_build_string(&build, "tokenizer.ggml.pre", "klingon\x1b");
+	refuses_open(&build, NULL, "pre-tokenizer 'klingon?' is not known; known: gpt-2, smollm, llama-bpe, qwen2");
+	build = small_vocabulary(WITH_ALL);
+	refuses_open(&build, "GPT-2", "pre-tokenizer 'GPT-2' is not known");
+}
+
+static void control_tokens_cannot_be_made_by_merges(void **state)
+{
+	static const char *const tokens[] = {"a", "b", "ab"}, *const merges[] = {"a b"};
+	static const int32_t kinds[] = {1, 1, 3};
+	struct gguf_build build = {0};
+
+	gguf_build_string(&build, "tokenizer.ggml.model", "gpt2");
+	gguf_build_strings(&build, "tokenizer.ggml.tokens", tokens, 3);
+	gguf_build_strings(&build, "tokenizer.ggml.merges", merges, 1);
+	gguf_build_i32s(&build, "tokenizer.ggml.token_type", kinds, 3);
+	refuses_open(&build, "gpt-2", "tokenizer.ggml.merges: entry 0");
+}
+
+static void names_on_the_command_line_win_and_aliases_count(void **state)
+{
+	static const char *const names[][2] = {
+		{"llama3", "llama-bpe"}, {"llama-v3", "llama-bpe"}, {"gpt2", "gpt-2"}, {"qwen2", "qwen2"}};
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		struct tokenizer *tokenizer = open_real(names[i][0]);
+
+		assert_string_equal(tokenizer_pre_name(tokenizer), names[i][1]);
+		tokenizer_close(tokenizer);
+	}
+}
+
+static void user_tokens_are_found_in_any_text(void **state)
+{
+	struct gguf_build build = small_vocabulary(WITH_ALL);
+	struct text file = {0}, back;
+	struct gguf gguf;
+	struct tokenizer *tokenizer = NULL;
+	struct token_list ids;
+	struct err err = {0};
+
+	gguf_build_finish(&build, &file);
+	gguf_build_release(&build);
+	assert_int_equal(gguf_open_bytes((const uint8_t *)file.data, file.len, "built.gguf", &gguf, &err), STATUS_OK);
+	assert_int_equal(tokenizer_open(&gguf, "gpt-2", &tokenizer, &err), STATUS_OK);
+	ids = encode(tokenizer, "ab<x>ba<x", 9, false);
+	assert_int_equal(ids.count, 4);
+	assert_int_equal(ids.ids[0], 2);
+	assert_int_equal(ids.ids[1], 3);
+	assert_int_equal(ids.ids[2], 1);
+	assert_int_equal(ids.ids[3], 0);
+	assert_false(tokenizer_is_control(tokenizer, 3));
+	assert_int_equal(tokenizer_bos(tokenizer), -1);
+	back = decode(tokenizer, &ids);
+	assert_string_equal(text_str(&back), "ab<x>ba");
+	text_release(&back);
+	token_list_release(&ids);
+	tokenizer_close(tokenizer);
+	gguf_close(&gguf);
+	text_release(&file);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(smollm_ids_equal_hugging_face),
+		cmocka_unit_test(gpt2_ids_equal_hugging_face),
+		cmocka_unit_test(llama3_ids_equal_hugging_face),
+		cmocka_unit_test(qwen2_ids_equal_hugging_face),
+		cmocka_unit_test(special_tokens_in_text_equal_hugging_face),
+		cmocka_unit_test(text_never_becomes_control_tokens),
+		cmocka_unit_test(facts_of_the_real_vocabulary_are_known),
+		cmocka_unit_test(random_bytes_round_trip_under_rules_that_do_not_normalise),
+		cmocka_unit_test(bytes_without_a_token_leave_none),
+		cmocka_unit_test(nul_bytes_are_text),
+		cmocka_unit_test(invalid_bytes_stand_alone),
+		cmocka_unit_test(megabyte_words_take_linear_time),
+		cmocka_unit_test(texts_beyond_the_limit_are_refused),
+		cmocka_unit_test(streams_give_whole_code_points_only),
+		cmocka_unit_test(streams_that_end_inside_a_character_give_one_replacement),
+		cmocka_unit_test(vocabulary_without_pre_falls_back_to_gpt2),
+		cmocka_unit_test(sentencepiece_vocabularies_are_refused_by_name),
+		cmocka_unit_test(broken_vocabularies_are_refused_by_name),
+		cmocka_unit_test(control_tokens_cannot_be_made_by_merges),
+		cmocka_unit_test(names_on_the_command_line_win_and_aliases_count),
+		cmocka_unit_test(user_tokens_are_found_in_any_text),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
