@@ -11,10 +11,6 @@
 #define MATCH_LIMIT UINT32_MAX
 #define HEAP_LIMIT_KIB (1u << 20) /* for the interpreter, where there is no JIT: 1 GiB, guess */
 
-/* The JIT keeps backtracking points of unbounded repeats on this stack. Guess: 16 times PCRE2's default of 32 KiB. */
-#define JIT_STACK_START_BYTES (32 * 1024)
-#define JIT_STACK_MAX_BYTES (512 * 1024)
-
 struct regex {
 	pcre2_code *code;
 };
@@ -23,7 +19,6 @@ struct regex_scan {
 	const struct regex *regex;
 	pcre2_match_data *match;
 	pcre2_match_context *context;
-	pcre2_jit_stack *stack;
 };
 
 static enum status library_error(int code, const char *what, struct err *err)
@@ -68,7 +63,6 @@ enum status regex_scan_create(const struct regex *regex, struct regex_scan **out
 	scan->regex = regex;
 	scan->match = pcre2_match_data_create(1, NULL);
 	scan->context = pcre2_match_context_create(NULL);
-	scan->stack = pcre2_jit_stack_create(JIT_STACK_START_BYTES, JIT_STACK_MAX_BYTES, NULL);
 	if (!scan->match || !scan->context) {
 		regex_scan_free(scan);
 		return err_set(err, STATUS_NO_MEMORY, "no memory for a search");
@@ -76,8 +70,6 @@ enum status regex_scan_create(const struct regex *regex, struct regex_scan **out
 	pcre2_set_match_limit(scan->context, MATCH_LIMIT);
 	pcre2_set_depth_limit(scan->context, MATCH_LIMIT);
 	pcre2_set_heap_limit(scan->context, HEAP_LIMIT_KIB);
-	if (scan->stack) /* none: there is no JIT */
-		pcre2_jit_stack_assign(scan->context, NULL, scan->stack);
 	*out = scan;
 	return STATUS_OK;
 }
@@ -88,7 +80,6 @@ void regex_scan_free(struct regex_scan *scan)
 		return;
 	pcre2_match_data_free(scan->match);
 	pcre2_match_context_free(scan->context);
-	pcre2_jit_stack_free(scan->stack);
 	mem_free(scan);
 }
 
@@ -96,9 +87,14 @@ enum status regex_find(
 	struct regex_scan *scan, const char *text, size_t len, size_t from, size_t *begin, size_t *end, struct err *err)
 {
 	/* The caller has checked the text: a check per call would make a long text quadratic. */
-	int code = pcre2_match(scan->regex->code, (PCRE2_SPTR)text, len, from, PCRE2_NO_UTF_CHECK, scan->match, scan->context);
+	uint32_t options = PCRE2_NO_UTF_CHECK;
+	int code = pcre2_match(scan->regex->code, (PCRE2_SPTR)text, len, from, options, scan->match, scan->context);
 	const PCRE2_SIZE *offsets;
 
+	/* The JIT's stack is 32 KiB of the thread's; the interpreter keeps what it needs on the heap. */
+	if (code == PCRE2_ERROR_JIT_STACKLIMIT)
+		code = pcre2_match(
+			scan->regex->code, (PCRE2_SPTR)text, len, from, options | PCRE2_NO_JIT, scan->match, scan->context);
 	if (code == PCRE2_ERROR_NOMATCH) {
 		*begin = *end = len;
 		return STATUS_OK;

@@ -269,9 +269,8 @@ static void invalid_bytes_stand_alone(void **state)
 
 /* Long texts. ------------------------------------------------------------------------------------------------------- */
 
-#define LONG_BYTES ((size_t)1 << 20)
-
-static void megabyte_words_take_linear_time(void **state)
+/* A megabyte under the rule of the model, an eighth of it under the others to save time. */
+static void megabyte_words_do_not_take_quadratic_time(void **state)
 {
 	static const char *const units[] = {"a", "ab", "Ab", " ", "\n", "\t", "7", "!", "'s", "\xc3\xa9", "\xf0\x9f\x99\x82",
 		"e\xcc\x81", "\xcc\x96\xcc\x81", "\xff", "<", "<|im_", " \n", " \xe2\x80\x83", "\xe3\x81\xae", "\r\n ", "x\x80"};
@@ -284,7 +283,7 @@ static void megabyte_words_take_linear_time(void **state)
 			struct token_list ids;
 			int64_t start, ms;
 
-			while (text.len < LONG_BYTES)
+			while (text.len < (r == 0 ? (size_t)1 << 20 : (size_t)1 << 17))
 				text_append_str(&text, units[u]);
 			text_append_str(&text, "x");
 			start = clock_monotonic_ns();
@@ -292,7 +291,7 @@ static void megabyte_words_take_linear_time(void **state)
 			ms = (clock_monotonic_ns() - start) / 1000000;
 			assert_true(ids.count > 0 || units[u][0] == '\xff');
 			if (ms > 10000) /* a quadratic step would need hours; a sanitizer on a busy machine some seconds */
-				fail_msg("%s: a megabyte of unit %zu took %lld ms", rules[r], u, (long long)ms);
+				fail_msg("%s: a long text of unit %zu took %lld ms", rules[r], u, (long long)ms);
 			token_list_release(&ids);
 			text_release(&text);
 		}
@@ -543,7 +542,7 @@ int main(void)
 		cmocka_unit_test(bytes_without_a_token_leave_none),
 		cmocka_unit_test(nul_bytes_are_text),
 		cmocka_unit_test(invalid_bytes_stand_alone),
-		cmocka_unit_test(megabyte_words_take_linear_time),
+		cmocka_unit_test(megabyte_words_do_not_take_quadratic_time),
 		cmocka_unit_test(texts_beyond_the_limit_are_refused),
 		cmocka_unit_test(streams_give_whole_code_points_only),
 		cmocka_unit_test(streams_that_end_inside_a_character_give_one_replacement),
