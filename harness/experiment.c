@@ -196,8 +196,6 @@ static void read_rules(struct verdict_rules *rules, const struct place *root)
 static void read_header(struct experiment *experiment, const struct place *root)
 {
 	static const char *const schemas[] = {"experiment/1", NULL};
-	if (!place_is(root, JSON_KIND_OBJECT))
-		place_fail(root, false, "must be an object");
 	place_section(root, SECTION_ROOT);
 	place_choice(root, "schema", schemas, 0);
 	experiment->name = place_text(root, "name", NULL);

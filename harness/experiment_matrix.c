@@ -28,8 +28,9 @@ struct matrix {
 };
 
 /* The settings of verdict-engine, the only kind of engine whose complete list is known. */
-static const char *const builtin_knobs[] = {"allreduce", "graph_max_bs", "mem_fraction", "speculation", "tp", "threads", "max_num_seqs",
-	"max_model_len", "mem_budget", "spec_draft_max", "spec_ngram_min", "spec_ngram_max", NULL};
+static const char *const builtin_knobs[] = {"allreduce", "graph_max_bs", "mem_fraction", "speculation", "tp", "threads", "device", "isa",
+	"max_model_len", "max_num_seqs", "chunk_tokens", "queue_max", "prefix_cache", "mem_budget", "kv_type", "rank_timeout_ms",
+	"allreduce_force", "spec_draft_max", "spec_ngram_min", "spec_ngram_max", NULL};
 
 static void check_knob_name(struct matrix *matrix, const struct place *place, const char *knob)
 {

@@ -114,7 +114,7 @@ static void check_range(const char *range, const char *expected)
 {
 	struct text text = {0}, got = {0};
 	text_printf(&text,
-		"{'name':'s','engine':{'adapter':'vllm'},'baseline':{'params':{'k':-1}},'matrix':{'aa_twin':false,'factors':{'k':%s}}}", range);
+		"{'name':'s','engine':{'adapter':'command','command':['x'],'flags':{'k':'-k'}},'baseline':{'params':{'k':-1}},'matrix':{'aa_twin':false,'factors':{'k':%s}}}", range);
 	struct experiment *e = experiment_from_text(text_str(&text));
 	for (int i = 1; i < e->n_arms; i++)
 		text_printf(&got, "%s%s", i > 1 ? " " : "", e->arms[i].changed[0].text);
@@ -143,7 +143,7 @@ static void long_ranges_have_exactly_their_values(void **state)
 	};
 	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
 		struct text text = {0};
-		text_printf(&text, "{'name':'s','engine':{'adapter':'vllm'},'baseline':{'params':{'k':-1}},'matrix':{'aa_twin':false,'factors':{'k':%s}}}",
+		text_printf(&text, "{'name':'s','engine':{'adapter':'command','command':['x'],'flags':{'k':'-k'}},'baseline':{'params':{'k':-1}},'matrix':{'aa_twin':false,'factors':{'k':%s}}}",
 			cases[i].range);
 		struct experiment *e = experiment_from_text(text_str(&text));
 		assert_int_equal(e->n_arms - 1, cases[i].count);
@@ -155,7 +155,7 @@ static void long_ranges_have_exactly_their_values(void **state)
 static void values_keep_their_kind_and_their_text(void **state)
 {
 	struct experiment *e = experiment_from_text(
-		"{'name':'s','engine':{'adapter':'vllm'},'baseline':{'params':{'k':'8'}},"
+		"{'name':'s','engine':{'adapter':'command','command':['x'],'flags':{'k':'-k'}},'baseline':{'params':{'k':'8'}},"
 		"'matrix':{'aa_twin':false,'factors':{'k':[8,8.5,true,null,'','a b',{'x':1}]}}}");
 	assert_int_equal(e->n_arms, 8);
 	static const char *const names[] = {"k=8", "k=8.5", "k=true", "k=null", "k=", "k=a_b", "k={\"x\":1}"};
@@ -212,7 +212,7 @@ static void looks_are_derived_or_taken_as_written(void **state)
 /* Every line of this table is refused with this complaint: place, path, reason. */
 static const struct { const char *text, *complaint; } refused[] = {
 	{"", "x.json:1:"},
-	{"[1]", "x.json:1:1: must be an object"},
+	{"[1]", "x.json:1:1: must be object, is array"},
 	{"{'name':'s','matrix':{},}", "x.json:1:25: "},
 	{"{'name':'s',\n 'nme':1," FACTORS "}", "x.json:2:2: nme: unknown key; known here: $schema, schema, name, "},
 	{"{" FACTORS "}", "x.json:1:1: a name is needed"},
@@ -249,7 +249,7 @@ static const struct { const char *text, *complaint; } refused[] = {
 	{"{'name':'s','matrix':{'factors':{'graph_max_bs':{'from':1,'to':3}}}}", "matrix.factors.graph_max_bs: a range needs from <= to"},
 	{"{'name':'s','matrix':{'factors':{'graph_max_bs':{'from':1,'to':1e9,'step':1}}}}", "the range has 1000000000 values, more than 4096"},
 	{"{'name':'s','matrix':{'factors':{'graph_max_bs':{'from':0,'to':1000,'step':1}}}}", "more than 256 arms"},
-	{"{'name':'s','engine':{'adapter':'vllm'},'matrix':{'mode':'grid','factors':{'a':{'from':1,'to':400,'step':1},'b':{'from':1,'to':400,'step':1}}}}",
+	{"{'name':'s','engine':{'adapter':'vllm'},'matrix':{'mode':'grid','factors':{'max_num_seqs':{'from':1,'to':400,'step':1},'max_model_len':{'from':1,'to':400,'step':1}}}}",
 		"matrix.factors: the grid has 160000 points"},
 	{"{'name':'s'," FACTORS ",'workloads':[]}", "workloads: must not be an empty list"},
 	{"{'name':'s'," FACTORS ",'workloads':[{'dataset':{'kind':'jsonl'}}]}", "workloads[0].dataset: a dataset of kind jsonl needs a path"},
@@ -264,7 +264,7 @@ static const struct { const char *text, *complaint; } refused[] = {
 	{"{'name':'s'," FACTORS ",'workloads':[{'applies_to':[{'tp':1}]}]}", "workloads[0].applies_to[0].tp: 'tp' is no knob"},
 	{"{'name':'s'," FACTORS ",'workloads':[{'applies_to':[{'baseline':true}]}]}", "workloads: no workload applies to graph_max_bs=0"},
 	{"{'name':'s'," FACTORS ",'protocol':{'blocks':0}}", "protocol.blocks: must be from 1 to 100, is 0"},
-	{"{'name':'s'," FACTORS ",'protocol':{'blocks':2.5}}", "protocol.blocks: must be integer, is real"},
+	{"{'name':'s'," FACTORS ",'protocol':{'blocks':2.5}}", "protocol.blocks: must be integer, is number"},
 	{"{'name':'s'," FACTORS ",'protocol':{'blocks':5,'max_blocks':3}}", "max_blocks (3) is less than blocks (5)"},
 	{"{'name':'s'," FACTORS ",'protocol':{'looks':[3,3]}}", "protocol.looks[1]: looks must be rising integers"},
 	{"{'name':'s'," FACTORS ",'protocol':{'blocks':3,'max_blocks':8,'looks':[3,5]}}", "protocol.looks: the first look must come after blocks (3), the last after max_blocks (8)"},
@@ -334,7 +334,7 @@ static void only_keeps_one_candidate_and_the_references(void **state)
 	experiment_release(all);
 	struct err err = {0};
 	overrides.only = "graph_max_bs=17";
-	assert_int_equal(experiment_parse("{\"name\":\"s\",\"matrix\":{\"factors\":{\"graph_max_bs\":[8,0]}}}", 55, "x.json", &overrides, &e, &err), STATUS_INPUT);
+	assert_int_equal(experiment_parse("{\"name\":\"s\",\"matrix\":{\"factors\":{\"graph_max_bs\":[8,0]}}}", 56, "x.json", &overrides, &e, &err), STATUS_INPUT);
 	assert_string_equal(err.text, "--only graph_max_bs=17: no such arm; there are graph_max_bs=0");
 }
 
@@ -369,7 +369,7 @@ static void hashes_name_the_content_not_the_layout_of_the_file(void **state)
 static void a_comma_locale_changes_nothing(void **state)
 {
 	struct experiment *a = experiment_from_text("{'name':'s','matrix':{'factors':{'mem_fraction':[0.85,0.9]}},'protocol':{'cooldown_s':0.5}}");
-	bool changed = setlocale(LC_ALL, "de_DE.UTF-8") != NULL;
+	setlocale(LC_ALL, "de_DE.UTF-8"); /* where it is installed; base/test_text has the numbers themselves */
 	struct experiment *b = experiment_from_text("{'name':'s','matrix':{'factors':{'mem_fraction':[0.85,0.9]}},'protocol':{'cooldown_s':0.5}}");
 	assert_string_equal(b->arms[2].name, "mem_fraction=0.9");
 	assert_string_equal(a->hash, b->hash);
@@ -377,8 +377,6 @@ static void a_comma_locale_changes_nothing(void **state)
 	setlocale(LC_ALL, "C");
 	experiment_release(a);
 	experiment_release(b);
-	if (!changed)
-		skip();
 }
 
 static void every_shipped_experiment_is_accepted(void **state)
