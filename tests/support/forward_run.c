@@ -12,7 +12,7 @@
 #include "tests/support/comm_group.h"
 
 #define SLOTS 5 /* one more than sequences: slot numbers and sequences differ */
-#define BLOCKS_PER_SLOT 32
+#define BLOCKS_PER_SLOT 64
 
 struct shared {
 	const struct forward_run *run;
