@@ -155,8 +155,8 @@ static enum status prove(struct engine *engine, struct err *err)
 		return err_set(err, STATUS_INTERNAL, "first token: %s", proof.error[0] ? proof.error : "none came");
 	pthread_mutex_lock(&engine->lock);
 	kvcache_flush(engine->kvcache);
-	engine->metrics = (struct metrics){0};
 	rank_allreduce_stats(engine->rank, &engine->allreduce_base);
+	engine->metrics = (struct metrics){.allreduce = engine->allreduce_base};
 	atomic_store(&engine->phase, ENGINE_READY);
 	pthread_mutex_unlock(&engine->lock);
 	return STATUS_OK;

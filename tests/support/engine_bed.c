@@ -1,0 +1,139 @@
+/* A whole engine under test. */
+#include "tests/support/engine_bed.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "base/json.h"
+#include "base/random.h"
+#include "base/text.h"
+#include "base/wait.h"
+#include "engine/engine_state.h"
+#include "engine/options.h"
+
+#define DEADLINE_NS (60LL * 1000000000)
+
+void bed_options(const char *path, struct engine_options *out)
+{
+	engine_options_init(out);
+	out->model_path = path;
+	out->threads = 1;
+	out->mem_budget_text = "64MiB";
+	out->mem_budget = 64 << 20;
+	out->mem_fraction = "1";
+	out->max_num_seqs = 8;
+	out->chunk_tokens = 64;
+	out->queue_max = 1000;
+	out->graph_max_bs = 4;
+}
+
+struct engine *bed_open(const struct engine_options *options, const struct drafter_ops *drafter_ops)
+{
+	struct engine *engine = NULL;
+	struct err err = {0};
+	enum status status =
+		drafter_ops ? engine_create_with(options, drafter_ops, &engine, &err) : engine_create(options, &engine, &err);
+	if (status != STATUS_OK)
+		fail_msg("%s", err.text);
+	return engine;
+}
+
+long long bed_budget_for(const struct engine_options *options, int32_t n_blocks)
+{
+	struct engine *engine = bed_open(options, NULL);
+	struct json *config = engine_config_json(engine);
+	const struct json *memory = json_get(config, "memory");
+	static const char *const terms[] = {"weights_bytes", "workspace_bytes", "plans_bytes", "collectives_bytes", "logits_bytes"};
+	double bytes = json_number(json_get(memory, "kv_block_bytes"), 0) * (n_blocks + 1);
+	for (size_t i = 0; i < sizeof terms / sizeof terms[0]; i++)
+		bytes += json_number(json_get(memory, terms[i]), 0);
+	json_free(config);
+	engine_destroy(engine);
+	return (long long)bytes;
+}
+
+void bed_run_init(struct bed_run *run, uint64_t seed, size_t n_prompt, int n_answer)
+{
+	assert_true(n_prompt <= BED_TOKENS_MAX && n_answer <= BED_TOKENS_MAX);
+	memset(run, 0, sizeof *run);
+	run->n_prompt = n_prompt;
+	run->sampling = (struct sampling){.top_p = 1, .seed = seed, .logprobs = -1, .ignore_eos = true, .max_tokens = n_answer};
+	for (size_t i = 0; i < n_prompt; i++) /* phrases of up to 12 tokens, each said up to three times */
+		run->prompt[i] = 3 + (int32_t)random_below(seed, i / 36, i % 12, 256);
+}
+
+static void take_tokens(void *ctx, const struct engine_token *tokens, size_t count)
+{
+	struct bed_run *run = ctx;
+	run->n_calls++;
+	for (size_t i = 0; i < count; i++) {
+		if (run->n_tokens == BED_TOKENS_MAX)
+			abort(); /* only the main thread may assert */
+		run->logprobs[run->n_tokens] = tokens[i].logprob;
+		run->tokens[run->n_tokens++] = tokens[i].id;
+	}
+	if (run->cancel_after && run->n_tokens >= (size_t)run->cancel_after)
+		engine_cancel(run->engine, run->id);
+}
+
+static void take_logits(void *ctx, int position, const float *logits, int vocab)
+{
+	struct bed_run *run = ctx;
+	if (run->n_tokens > 0 || vocab > BED_TOKENS_MAX || (run->sampling.logits == ENGINE_LOGITS_ALL && position != run->n_logits))
+		abort();
+	run->n_logits++;
+	memcpy(run->last_logits, logits, (size_t)vocab * sizeof *logits);
+}
+
+static void take_end(void *ctx, const struct engine_result *result)
+{
+	struct bed_run *run = ctx;
+	run->result = *result;
+	if (result->error)
+		memcpy(run->error, result->error, strnlen(result->error, sizeof run->error - 1));
+	atomic_store(&run->done, 1);
+	wait_wake_all(&run->done);
+}
+
+void bed_submit(struct engine *engine, struct bed_run *run)
+{
+	const struct engine_listener listener = {
+		.on_tokens = take_tokens, .on_done = take_end, .on_logits = take_logits, .ctx = run};
+	struct err err = {0};
+	run->engine = engine;
+	if (engine_submit(engine, run->prompt, run->n_prompt, &run->sampling, &listener, &run->id, &err))
+		fail_msg("%s", err.text);
+}
+
+void bed_wait(struct bed_run *run)
+{
+	int64_t deadline_ns = clock_monotonic_ns() + DEADLINE_NS;
+	while (atomic_load(&run->done) == 0)
+		if (!wait_while_equal(&run->done, 0, 0, NULL, deadline_ns))
+			fail_msg("a request did not end in time");
+}
+
+void bed_run(struct engine *engine, struct bed_run *run)
+{
+	bed_submit(engine, run);
+	bed_wait(run);
+}
+
+double bed_metric(const struct engine *engine, const char *sample)
+{
+	struct text text = {0}, line = {0};
+	engine_metrics_text(engine, &text);
+	text_printf(&line, "\n%s ", sample);
+	const char *found = strstr(text_str(&text), text_str(&line));
+	if (!found)
+		fail_msg("no metric %s", sample);
+	double value = strtod(found + line.len, NULL);
+	text_release(&line);
+	text_release(&text);
+	return value;
+}
