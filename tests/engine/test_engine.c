@@ -219,6 +219,7 @@ static void run_oracle(enum oracle_mode mode, int i, struct bed_run *run)
 	struct engine_options options = defaults();
 	options.speculation = "ngram"; /* makes room for verify rows */
 	options.spec_draft_max = 5;
+	options.chunk_tokens = 512; /* a rest of one token would be drafted upon */
 	oracle_mode = mode;
 	oracle_run = i;
 	struct engine *engine = bed_open(&options, &oracle_ops);
