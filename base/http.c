@@ -23,18 +23,18 @@
 #include "base/log.h"
 #include "base/mem.h"
 
-#define CONNECTIONS_RESERVE 32   /* connections above the limit that still get a 503 instead of silence */
+#define CONNECTIONS_RESERVE 32 /* connections above the limit that still get a 503 instead of silence */
 #define SEND_BUFFER_BYTES 131072 /* kernel queue per socket: small, so that a reader that stopped is noticed soon (guess) */
-#define DRAIN_FACTOR 2           /* a body up to this many times the limit is read and dropped so that its 413 arrives */
-#define LOOP_WAIT_MS_MAX 250     /* how often time-outs are looked at */
+#define DRAIN_FACTOR 2 /* a body up to this many times the limit is read and dropped so that its 413 arrives */
+#define LOOP_WAIT_MS_MAX 250 /* how often time-outs are looked at */
 #define STREAM_BLOCK_BYTES 16384
 #define EVENTS_MAX 64
 
 /* Owner: the server thread. */
 struct http_connection {
 	int fd;
-	bool peer_closed;              /* its sending side is shut: nobody waits for an answer that is not ready */
-	int64_t waiting_since_ns;      /* start or last answer; 0 while an exchange is being handled */
+	bool peer_closed; /* its sending side is shut: nobody waits for an answer that is not ready */
+	int64_t waiting_since_ns; /* start or last answer; 0 while an exchange is being handled */
 	struct http_exchange *current; /* NULL between requests */
 	struct http_connection *prev, *next;
 };
@@ -190,8 +190,8 @@ static void handle(struct http_server *server, struct http_exchange *exchange)
 		server->config.handle(server->config.ctx, exchange);
 }
 
-static struct http_exchange *begin_exchange(struct http_server *server, struct MHD_Connection *mhd, const char *method,
-	const char *path)
+static struct http_exchange *begin_exchange(
+	struct http_server *server, struct MHD_Connection *mhd, const char *method, const char *path)
 {
 	struct http_exchange *exchange = http_exchange_new(server->hub);
 
@@ -213,8 +213,8 @@ static unsigned long long declared_length(struct MHD_Connection *mhd)
 }
 
 /* Called with the headers, then with each part of the body, then once more, and again after each resume. */
-static enum MHD_Result on_request(void *cls, struct MHD_Connection *mhd, const char *url, const char *method,
-	const char *version, const char *upload, size_t *upload_len, void **state)
+static enum MHD_Result on_request(void *cls, struct MHD_Connection *mhd, const char *url, const char *method, const char *version,
+	const char *upload, size_t *upload_len, void **state)
 {
 	struct http_server *server = cls;
 	struct http_exchange *exchange = *state;
@@ -462,14 +462,12 @@ static enum status start_daemon(struct http_server *server, struct err *err)
 	const struct http_config *config = &server->config;
 	enum status status;
 
-	server->daemon = MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL,
-		on_request, server, MHD_OPTION_EXTERNAL_LOGGER, library_log, NULL,
-		MHD_OPTION_LISTEN_SOCKET, server->listening.fd,
+	server->daemon = MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL, on_request,
+		server, MHD_OPTION_EXTERNAL_LOGGER, library_log, NULL, MHD_OPTION_LISTEN_SOCKET, server->listening.fd,
 		MHD_OPTION_NOTIFY_COMPLETED, on_completed, server, MHD_OPTION_NOTIFY_CONNECTION, on_connection, server,
 		MHD_OPTION_CONNECTION_LIMIT, (unsigned int)(config->connections_max + CONNECTIONS_RESERVE),
-		MHD_OPTION_CONNECTION_TIMEOUT, (unsigned int)config->stall_timeout_s,
-		MHD_OPTION_CONNECTION_MEMORY_LIMIT, config->header_bytes_max,
-		MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
+		MHD_OPTION_CONNECTION_TIMEOUT, (unsigned int)config->stall_timeout_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+		config->header_bytes_max, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
 	if (!server->daemon)
 		return err_set(err, STATUS_UNAVAILABLE, "cannot start the HTTP server on %s", server->listening.url);
 	status = watch(server, MHD_get_daemon_info(server->daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd, server->daemon, err);

@@ -8,8 +8,8 @@
  *
  * Every limit has a number in struct http_config. Connections above connections_max are answered 503, above that plus
  * a small reserve they wait in the kernel's backlog; a body above body_bytes_max is answered 413; a request that is not
- * whole within request_timeout_ms of the connection's start or its last answer ends the connection. A client that half-closes its connection
- * while its answer is not ready counts as gone. */
+ * whole within request_timeout_ms of the connection's start or its last answer ends the connection. A client that half-closes its
+ * connection while its answer is not ready counts as gone. */
 #ifndef BASE_HTTP_H
 #define BASE_HTTP_H
 
@@ -35,13 +35,13 @@ typedef void http_handler(void *ctx, struct http_exchange *exchange);
 
 struct http_config {
 	const char *host; /* name or numeric address to listen on; "127.0.0.1" unless the user asks for more */
-	int port;         /* 0: any free one, see http_server_port */
+	int port; /* 0: any free one, see http_server_port */
 	int connections_max;
-	size_t header_bytes_max;       /* request line and headers together (431 above it) */
+	size_t header_bytes_max; /* request line and headers together (431 above it) */
 	size_t body_bytes_max;
 	size_t stream_queue_bytes_max; /* bytes of one exchange waiting for its reader; above: the reader counts as gone */
-	int request_timeout_ms;        /* for a whole request to arrive; also how long an idle connection is kept */
-	int stall_timeout_s;           /* a client that takes no byte of its answer for so long is dropped */
+	int request_timeout_ms; /* for a whole request to arrive; also how long an idle connection is kept */
+	int stall_timeout_s; /* a client that takes no byte of its answer for so long is dropped */
 	struct http_header headers[HTTP_CONFIG_HEADERS_MAX]; /* sent with every answer; unused names are NULL; copied */
 	http_handler *handle;
 	void *ctx;
@@ -69,16 +69,16 @@ void http_server_close(struct http_server *server, int grace_ms);
 struct http_stats {
 	uint64_t answers[HTTP_STATUS_MAX - HTTP_STATUS_MIN + 1]; /* by status, counted when the answer has ended */
 	uint64_t dropped; /* exchanges whose client was gone before the end */
-	int connections;  /* open now */
-	int exchanges;    /* in progress now */
+	int connections; /* open now */
+	int exchanges; /* in progress now */
 };
 void http_server_stats(struct http_server *server, struct http_stats *out);
 
 /* The request. Only for the handler, during its call; all results are borrowed. */
 const char *http_method(const struct http_exchange *exchange); /* the body of an answer to "HEAD" is not sent */
-const char *http_path(const struct http_exchange *exchange);   /* decoded, without the query */
+const char *http_path(const struct http_exchange *exchange); /* decoded, without the query */
 const char *http_request_header(const struct http_exchange *exchange, const char *name); /* NULL when absent */
-const char *http_body(const struct http_exchange *exchange, size_t *len);                /* never NULL, ends with a NUL */
+const char *http_body(const struct http_exchange *exchange, size_t *len); /* never NULL, ends with a NUL */
 
 /* Binds the caller's state to an exchange that will be ended later; only for the handler. on_gone runs at most once, on
  * the server thread, when the client is lost before the exchange was ended (an end at the same moment on another thread
@@ -88,8 +88,8 @@ void http_attach(struct http_exchange *exchange, void *ctx, void (*on_gone)(void
 
 /* Answers whole and ends the exchange. Takes the bytes of body (left empty; NULL: no body). content_type is a literal.
  * extra: one more header, copied, or NULL. Any thread. */
-void http_reply(struct http_exchange *exchange, int status, const char *content_type, const struct http_header *extra,
-	struct text *body);
+void http_reply(
+	struct http_exchange *exchange, int status, const char *content_type, const struct http_header *extra, struct text *body);
 
 /* Starts an answer of unknown length, sent in chunks as they are written. content_type is a literal. Any thread. */
 void http_stream_begin(struct http_exchange *exchange, int status, const char *content_type);

@@ -126,8 +126,8 @@ void http_attach(struct http_exchange *exchange, void *ctx, void (*on_gone)(void
 	exchange->release = release;
 }
 
-void http_reply(struct http_exchange *exchange, int status, const char *content_type, const struct http_header *extra,
-	struct text *body)
+void http_reply(
+	struct http_exchange *exchange, int status, const char *content_type, const struct http_header *extra, struct text *body)
 {
 	struct http_hub *hub = exchange->hub;
 

@@ -17,7 +17,7 @@ struct http_hub {
 	pthread_mutex_t lock;
 	int wake_fd; /* eventfd: something was put into the ready list */
 	size_t stream_queue_bytes_max;
-	int refs;                    /* guarded, as is all that follows */
+	int refs; /* guarded, as is all that follows */
 	struct http_exchange *ready; /* exchanges that the server thread must look at */
 	struct http_stats stats;
 };
@@ -34,10 +34,10 @@ struct http_exchange {
 	bool body_too_large, handled, answer_queued, told_gone;
 
 	/* Guarded by hub->lock. */
-	int refs;       /* the library's, the application's, and one while in the ready list */
+	int refs; /* the library's, the application's, and one while in the ready list */
 	bool suspended; /* waits for the application; set and cleared by the server thread */
-	bool ready;     /* is in the ready list */
-	bool gone;      /* nobody reads any more */
+	bool ready; /* is in the ready list */
+	bool gone; /* nobody reads any more */
 	bool streaming, ended;
 	int status;
 	const char *content_type;

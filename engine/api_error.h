@@ -10,9 +10,9 @@
 #include "base/text.h"
 
 struct api_error {
-	int http_status;   /* 0 while there is none */
-	const char *code;  /* literal, e.g. "context_length_exceeded"; NULL: null */
-	char param[48];    /* the field at fault; "" : null */
+	int http_status; /* 0 while there is none */
+	const char *code; /* literal, e.g. "context_length_exceeded"; NULL: null */
+	char param[48]; /* the field at fault; "" : null */
 	char message[512]; /* may hold bytes from the request, also invalid ones: they are replaced when written */
 };
 

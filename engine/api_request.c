@@ -43,7 +43,8 @@ static bool whole_number(const struct json *value, int64_t *out)
 	return true;
 }
 
-static enum status read_integer(const struct json *object, const char *key, int64_t min, int64_t max, int64_t *out, struct api_error *error)
+static enum status read_integer(
+	const struct json *object, const char *key, int64_t min, int64_t max, int64_t *out, struct api_error *error)
 {
 	const struct json *value = json_get(object, key);
 	int64_t number;
@@ -53,20 +54,22 @@ static enum status read_integer(const struct json *object, const char *key, int6
 	if (!whole_number(value, &number))
 		return api_error_set(error, 400, "invalid_type", key, "'%s' must be a whole number", key);
 	if (number < min || number > max)
-		return api_error_set(error, 400, "invalid_value", key, "'%s' is %" PRId64 ", it must be between %" PRId64 " and %" PRId64,
-			key, number, min, max);
+		return api_error_set(error, 400, "invalid_value", key,
+			"'%s' is %" PRId64 ", it must be between %" PRId64 " and %" PRId64, key, number, min, max);
 	*out = number;
 	return STATUS_OK;
 }
 
-static enum status read_real(const struct json *object, const char *key, double min, double max, double *out, struct api_error *error)
+static enum status read_real(
+	const struct json *object, const char *key, double min, double max, double *out, struct api_error *error)
 {
 	const struct json *value = json_get(object, key);
 
 	if (!is_given(value))
 		return STATUS_OK;
 	if (!json_is_number(value))
-		return api_error_set(error, 400, "invalid_type", key, "'%s' must be a number, not a %s", key, json_kind_name(json_kind_of(value)));
+		return api_error_set(error, 400, "invalid_type", key, "'%s' must be a number, not a %s", key,
+			json_kind_name(json_kind_of(value)));
 	double number = json_number(value, NAN);
 	if (!(number >= min && number <= max)) {
 		char low[32], high[32];
@@ -85,10 +88,26 @@ static const struct unsupported {
 	const char *key;
 	double neutral; /* numbers equal to it are accepted; false, empty strings, arrays and objects always are */
 } unsupported[] = {
-	{"presence_penalty", 0}, {"frequency_penalty", 0}, {"repetition_penalty", 1}, {"echo", 0}, {"best_of", 1}, {"suffix", 0},
-	{"logit_bias", 0}, {"min_tokens", 0}, {"use_beam_search", 0}, {"tools", 0}, {"functions", 0}, {"stop_token_ids", 0},
-	{"prompt_logprobs", 0}, {"guided_json", 0}, {"guided_regex", 0}, {"guided_choice", 0}, {"guided_grammar", 0}, {"grammar", 0},
-	{"json_schema", 0}, {"structured_outputs", 0},
+	{"presence_penalty", 0},
+	{"frequency_penalty", 0},
+	{"repetition_penalty", 1},
+	{"echo", 0},
+	{"best_of", 1},
+	{"suffix", 0},
+	{"logit_bias", 0},
+	{"min_tokens", 0},
+	{"use_beam_search", 0},
+	{"tools", 0},
+	{"functions", 0},
+	{"stop_token_ids", 0},
+	{"prompt_logprobs", 0},
+	{"guided_json", 0},
+	{"guided_regex", 0},
+	{"guided_choice", 0},
+	{"guided_grammar", 0},
+	{"grammar", 0},
+	{"json_schema", 0},
+	{"structured_outputs", 0},
 };
 
 static bool is_neutral(const struct json *value, double neutral)
@@ -114,12 +133,14 @@ static enum status refuse_unsupported(const struct json *root, struct api_error 
 {
 	for (size_t i = 0; i < sizeof(unsupported) / sizeof(unsupported[0]); i++) {
 		if (!is_neutral(json_get(root, unsupported[i].key), unsupported[i].neutral))
-			return api_error_set(error, 400, "unsupported", unsupported[i].key, "'%s' is not supported by this server", unsupported[i].key);
+			return api_error_set(error, 400, "unsupported", unsupported[i].key, "'%s' is not supported by this server",
+				unsupported[i].key);
 	}
 	const struct json *format = json_get(root, "response_format");
 	const char *type = json_text(json_get(format, "type"));
 	if (is_given(format) && (!type || strcmp(type, "text") != 0))
-		return api_error_set(error, 400, "unsupported", "response_format", "'response_format' other than {\"type\": \"text\"} is not supported");
+		return api_error_set(error, 400, "unsupported", "response_format",
+			"'response_format' other than {\"type\": \"text\"} is not supported");
 	return STATUS_OK;
 }
 
@@ -138,7 +159,8 @@ enum status api_read_ids(const struct json *array, const char *param, struct tok
 	return STATUS_OK;
 }
 
-static enum status read_one_prompt(struct api_request *request, const struct json *value, struct api_prompt *out, struct api_error *error)
+static enum status read_one_prompt(
+	struct api_request *request, const struct json *value, struct api_prompt *out, struct api_error *error)
 {
 	if (json_kind_of(value) == JSON_KIND_STRING) {
 		out->text = json_text(value);
@@ -167,10 +189,12 @@ static enum status read_prompts(struct api_request *request, struct api_error *e
 	if (!is_given(prompt))
 		return api_error_set(error, 400, "missing", "prompt", "'prompt' is missing");
 	if (json_kind_of(prompt) != JSON_KIND_STRING && (json_kind_of(prompt) != JSON_KIND_ARRAY || json_count(prompt) == 0))
-		return api_error_set(error, 400, "invalid_type", "prompt", "'prompt' must be a string, an array of token ids, or an array of those");
+		return api_error_set(error, 400, "invalid_type", "prompt",
+			"'prompt' must be a string, an array of token ids, or an array of those");
 	size_t count = several ? json_count(prompt) : 1;
 	if (count > API_CHOICES_MAX)
-		return api_error_set(error, 400, "invalid_value", "prompt", "%zu prompts in one request, at most %d are accepted", count, API_CHOICES_MAX);
+		return api_error_set(error, 400, "invalid_value", "prompt", "%zu prompts in one request, at most %d are accepted",
+			count, API_CHOICES_MAX);
 	request->prompts = arena_calloc(&request->arena, count, sizeof(*request->prompts));
 	request->n_prompts = count;
 	for (size_t i = 0; i < count; i++) {
@@ -182,7 +206,8 @@ static enum status read_prompts(struct api_request *request, struct api_error *e
 }
 
 /* Content given as parts: [{"type": "text", "text": "…"}, …], joined by newlines as chat templates without typed content expect. */
-static enum status read_parts(struct api_request *request, const struct json *parts, struct chat_message *out, struct api_error *error)
+static enum status read_parts(
+	struct api_request *request, const struct json *parts, struct chat_message *out, struct api_error *error)
 {
 	struct text joined = {0};
 
@@ -192,7 +217,8 @@ static enum status read_parts(struct api_request *request, const struct json *pa
 		const struct json *text = json_get(part, "text");
 		if (!type || strcmp(type, "text") != 0 || json_kind_of(text) != JSON_KIND_STRING) {
 			text_release(&joined);
-			return api_error_set(error, 400, "unsupported", "messages", "content parts other than {\"type\": \"text\", \"text\": \"…\"} are not supported");
+			return api_error_set(error, 400, "unsupported", "messages",
+				"content parts other than {\"type\": \"text\", \"text\": \"…\"} are not supported");
 		}
 		if (i)
 			text_append_char(&joined, '\n');
@@ -216,14 +242,16 @@ static const char *accepted_role(const char *role)
 	return role && strcmp(role, "developer") == 0 ? "system" : NULL; /* OpenAI's newer name of it */
 }
 
-static enum status read_message(struct api_request *request, const struct json *value, struct chat_message *out, struct api_error *error)
+static enum status read_message(
+	struct api_request *request, const struct json *value, struct chat_message *out, struct api_error *error)
 {
 	const struct json *content = json_get(value, "content");
 	const struct json *role = json_get(value, "role");
 
 	out->role = accepted_role(json_text(role));
 	if (!out->role || json_text_len(role) != strlen(json_text(role)))
-		return api_error_set(error, 400, "invalid_value", "messages", "a message's 'role' must be system, user, assistant or tool");
+		return api_error_set(
+			error, 400, "invalid_value", "messages", "a message's 'role' must be system, user, assistant or tool");
 	if (json_kind_of(content) == JSON_KIND_STRING) {
 		out->content = json_text(content);
 		out->content_len = json_text_len(content);
@@ -235,7 +263,8 @@ static enum status read_message(struct api_request *request, const struct json *
 		out->content = "";
 		return STATUS_OK;
 	}
-	return api_error_set(error, 400, "invalid_type", "messages", "a message's 'content' must be a string or an array of text parts");
+	return api_error_set(
+		error, 400, "invalid_type", "messages", "a message's 'content' must be a string or an array of text parts");
 }
 
 static enum status read_messages(struct api_request *request, struct api_error *error)
@@ -246,7 +275,8 @@ static enum status read_messages(struct api_request *request, struct api_error *
 	if (!is_given(messages))
 		return api_error_set(error, 400, "missing", "messages", "'messages' is missing");
 	if (json_kind_of(messages) != JSON_KIND_ARRAY || count == 0 || count > API_MESSAGES_MAX)
-		return api_error_set(error, 400, "invalid_type", "messages", "'messages' must be an array of 1 to %d messages", API_MESSAGES_MAX);
+		return api_error_set(error, 400, "invalid_type", "messages", "'messages' must be an array of 1 to %d messages",
+			API_MESSAGES_MAX);
 	request->messages = arena_calloc(&request->arena, count, sizeof(*request->messages));
 	request->n_messages = count;
 	for (size_t i = 0; i < count; i++) {
@@ -269,12 +299,14 @@ static enum status read_stop(struct api_request *request, struct api_error *erro
 	if (!single && json_kind_of(stop) != JSON_KIND_ARRAY)
 		return api_error_set(error, 400, "invalid_type", "stop", "'stop' must be a string or an array of strings");
 	if (count > STOP_STRINGS_MAX)
-		return api_error_set(error, 400, "invalid_value", "stop", "%zu stop strings, at most %d are accepted", count, STOP_STRINGS_MAX);
+		return api_error_set(
+			error, 400, "invalid_value", "stop", "%zu stop strings, at most %d are accepted", count, STOP_STRINGS_MAX);
 	for (size_t i = 0; i < count; i++) {
 		const struct json *value = single ? stop : json_at(stop, i);
 		size_t len = json_text_len(value);
 		if (json_kind_of(value) != JSON_KIND_STRING || len == 0 || len > STOP_STRING_BYTES_MAX)
-			return api_error_set(error, 400, "invalid_value", "stop", "a stop string must have 1 to %d bytes", STOP_STRING_BYTES_MAX);
+			return api_error_set(error, 400, "invalid_value", "stop", "a stop string must have 1 to %d bytes",
+				STOP_STRING_BYTES_MAX);
 		request->stops[request->n_stops++] = (struct stop_string){json_text(value), len};
 	}
 	return STATUS_OK;
@@ -353,8 +385,9 @@ static enum status read_general(struct api_request *request, struct api_error *e
 	request->n = (int)n;
 	size_t prompts = request->kind == API_CHAT ? 1 : request->n_prompts;
 	if (prompts * (size_t)n > API_CHOICES_MAX)
-		return api_error_set(error, 400, "invalid_value", "n", "%zu prompts with n = %d, at most %d choices are accepted in one request", prompts,
-			request->n, API_CHOICES_MAX);
+		return api_error_set(error, 400, "invalid_value", "n",
+			"%zu prompts with n = %d, at most %d choices are accepted in one request", prompts, request->n,
+			API_CHOICES_MAX);
 	return STATUS_OK;
 }
 

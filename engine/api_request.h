@@ -1,7 +1,7 @@
 /* Bodies of /v1/completions and /v1/chat/completions: JSON from outside in, checked values out. Pure.
  *
- * Absent and null mean the same. Unknown fields are ignored, as OpenAI-compatible servers do; a known field of the wrong type or out of
- * range is refused, and so is a feature that would change the answer and is not built (penalties, tools, echo, …). */
+ * Absent and null mean the same. Unknown fields are ignored, as OpenAI-compatible servers do; a known field of the wrong type or
+ * out of range is refused, and so is a feature that would change the answer and is not built (penalties, tools, echo, …). */
 #ifndef ENGINE_API_REQUEST_H
 #define ENGINE_API_REQUEST_H
 
@@ -27,7 +27,7 @@ struct api_prompt { /* text or ids */
 
 struct api_request {
 	enum api_kind kind;
-	struct json *root;  /* owns the strings */
+	struct json *root; /* owns the strings */
 	struct arena arena; /* owns the arrays */
 	struct api_prompt *prompts; /* of a completion */
 	size_t n_prompts;

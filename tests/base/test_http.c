@@ -155,7 +155,8 @@ static void chunked_and_large_bodies_arrive_whole(void **state)
 	static char big[3000000];
 
 	assert_true(http_client_open(&client, app->port, 0));
-	static const char chunked[] = "POST /c HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n";
+	static const char chunked[] =
+		"POST /c HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n";
 	assert_true(http_client_send(&client, chunked, sizeof(chunked) - 1));
 	assert_true(http_client_read(&client, &reply));
 	assert_string_equal(reply.body.data, "POST /c - 5 abcde");
@@ -417,7 +418,8 @@ static void bodies_over_the_limit_get_413(void **state)
 	static const char head[] = "POST / HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n";
 	assert_true(http_client_send(&client, head, sizeof(head) - 1));
 	for (int i = 0; i < 3; i++) {
-		if (!http_client_send(&client, "3e8\r\n", 5) || !http_client_send(&client, body, 1000) || !http_client_send(&client, "\r\n", 2))
+		if (!http_client_send(&client, "3e8\r\n", 5) || !http_client_send(&client, body, 1000) ||
+			!http_client_send(&client, "\r\n", 2))
 			break;
 	}
 	assert_true(http_client_wait_end(&client));

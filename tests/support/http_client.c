@@ -45,8 +45,8 @@ bool http_client_send(struct http_client *client, const char *bytes, size_t len)
 	return true;
 }
 
-bool http_client_request(struct http_client *client, const char *method, const char *path, const char *headers,
-	const char *body, size_t body_len)
+bool http_client_request(
+	struct http_client *client, const char *method, const char *path, const char *headers, const char *body, size_t body_len)
 {
 	struct text request = {0};
 

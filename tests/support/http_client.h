@@ -12,7 +12,7 @@
 struct http_client {
 	int fd;
 	struct text in; /* received and not yet consumed */
-	bool ended;     /* the server closed its side */
+	bool ended; /* the server closed its side */
 };
 
 struct http_client_reply {
@@ -26,8 +26,8 @@ void http_client_close(struct http_client *client);
 bool http_client_send(struct http_client *client, const char *bytes, size_t len);
 
 /* Sends a request with Host, the given header lines ("Name: value\r\n" each, may be ""), and a body when not NULL. */
-bool http_client_request(struct http_client *client, const char *method, const char *path, const char *headers,
-	const char *body, size_t body_len);
+bool http_client_request(
+	struct http_client *client, const char *method, const char *path, const char *headers, const char *body, size_t body_len);
 
 /* Waits until the unconsumed bytes hold needle. */
 bool http_client_wait_for(struct http_client *client, const char *needle);
