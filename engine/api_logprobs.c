@@ -2,7 +2,9 @@
 #include "engine/api_logprobs.h"
 
 #include <math.h>
+#include <string.h>
 
+#include "base/utf8.h"
 #include "engine/api_error.h"
 
 #define LOGPROB_MIN (-9999.0) /* stands for minus infinity, which JSON cannot say (vLLM's value) */
@@ -60,13 +62,39 @@ static void add_chat(struct logprob_writer *writer, const struct api_backend *ba
 	text_append_str(out, "]}");
 }
 
+/* Completions show a token that is no whole text as OpenAI does, "bytes:\xc3": unlike U+FFFD it stays a distinct key. */
 static void write_token(struct text *out, const struct api_backend *backend, int32_t id)
 {
-	struct text bytes = {0};
+	struct text bytes = {0}, shown_text = {0};
 
 	backend->ops->token_bytes(backend->self, id, true, &bytes);
-	api_write_string(out, text_str(&bytes), bytes.len);
+	if (utf8_is_valid(text_str(&bytes), bytes.len)) {
+		api_write_string(out, text_str(&bytes), bytes.len);
+	} else {
+		text_append_str(&shown_text, "bytes:");
+		for (size_t i = 0; i < bytes.len; i++)
+			text_printf(&shown_text, "\\x%02x", (unsigned char)bytes.data[i]);
+		api_write_string(out, shown_text.data, shown_text.len);
+	}
 	text_release(&bytes);
+	text_release(&shown_text);
+}
+
+/* Whether an earlier, likelier alternative has the same bytes: a key may come once only. */
+static bool is_repeated(const struct api_backend *backend, const struct engine_token *token, int index)
+{
+	struct text bytes = {0}, other = {0};
+	bool repeated = false;
+
+	backend->ops->token_bytes(backend->self, token->top_ids[index], true, &bytes);
+	for (int i = 0; i < index && !repeated; i++) {
+		text_clear(&other);
+		backend->ops->token_bytes(backend->self, token->top_ids[i], true, &other);
+		repeated = other.len == bytes.len && memcmp(text_str(&other), text_str(&bytes), bytes.len) == 0;
+	}
+	text_release(&bytes);
+	text_release(&other);
+	return repeated;
 }
 
 /* Code points begun by a token's visible bytes; continuation bytes belong to a character begun earlier. */
@@ -94,6 +122,8 @@ static void add_completion(struct logprob_writer *writer, const struct api_backe
 	comma(&writer->top);
 	text_append_char(&writer->top, '{');
 	for (int i = 0; i < shown(writer, token); i++) {
+		if (is_repeated(backend, token, i))
+			continue;
 		if (i)
 			text_append_char(&writer->top, ',');
 		write_token(&writer->top, backend, token->top_ids[i]);

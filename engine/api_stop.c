@@ -4,18 +4,25 @@
 
 #include <string.h>
 
-/* Where the earliest stop string begins in text, or text->len. */
+/* Where the stop string begins that is complete first, the longest of several that end together; text->len when none is. */
 static size_t find_match(const struct stop_filter *filter, const struct text *text)
 {
-	size_t earliest = text->len;
+	size_t first_end = text->len + 1;
+	size_t begin = text->len;
 
 	for (size_t i = 0; i < filter->count; i++) {
 		const struct stop_string *stop = &filter->strings[i];
 		const char *at = memmem(text->data, text->len, stop->bytes, stop->len);
-		if (at && (size_t)(at - text->data) < earliest)
-			earliest = (size_t)(at - text->data);
+		if (!at)
+			continue;
+		size_t at_begin = (size_t)(at - text->data);
+		size_t at_end = at_begin + stop->len;
+		if (at_end < first_end || (at_end == first_end && at_begin < begin)) {
+			first_end = at_end;
+			begin = at_begin;
+		}
 	}
-	return earliest;
+	return begin;
 }
 
 /* Where the longest end of text begins that is a true beginning of some stop string, or text->len. */

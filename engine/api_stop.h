@@ -24,7 +24,8 @@ struct stop_filter { /* {.strings, .count} and zeros; released by stop_filter_re
 };
 
 /* Takes the next piece and appends to out what is certain. True once a stop string was found: out then ends just before
- * it, and everything later is dropped. Of overlapping matches the one that begins first counts. */
+ * it, and everything later is dropped. The one that is complete first counts, of several that end together the longest, so
+ * the result does not depend on how the text was cut into pieces. */
 bool stop_filter_push(struct stop_filter *filter, const char *bytes, size_t len, struct text *out);
 
 /* The text has ended: what was held back is certain now. */
