@@ -84,6 +84,8 @@ const struct launch_state *launch_update(struct launch *launch)
 		ssize_t got = recv(launch->control_fd, &message, sizeof(message), MSG_DONTWAIT);
 		if (got == (ssize_t)sizeof(message)) {
 			take(launch, &message);
+		} else if (got < 0 && errno == ECONNRESET) {
+			continue; /* told once when the guard ended without reading our last word; what it had said is still there */
 		} else if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
 			break;
 		} else {

@@ -291,6 +291,12 @@ bool target_switch_from_spelling(const char *knob, char name[64])
 	return len < 64;
 }
 
+const struct json *target_effective_settings(const struct json *config, const char *knob)
+{
+	const struct json *setting = json_get(json_get(config, "settings"), knob);
+	return json_kind_of(setting) == JSON_KIND_OBJECT ? json_get(setting, "value") : setting;
+}
+
 const struct json *target_effective_nowhere(const struct json *config, const char *knob)
 {
 	return NULL;

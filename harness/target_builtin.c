@@ -6,13 +6,6 @@
 
 #include "harness/target_common.h"
 
-/* {"settings": {"graph_max_bs": {"value": 8, "requested": "8", "why": "…"}, …}, …} */
-static const struct json *effective(const struct json *config, const char *knob)
-{
-	const struct json *setting = json_get(json_get(config, "settings"), knob);
-	return json_kind_of(setting) == JSON_KIND_OBJECT ? json_get(setting, "value") : setting;
-}
-
 /* Parses the last line of the log that is a JSON object with an "error". NULL: there is none. */
 static struct json *last_error_line(const char *log)
 {
@@ -73,6 +66,6 @@ const struct target_ops target_builtin = {
 	.per_request_cache = false,
 	.add_address = target_add_host_and_port,
 	.switch_of = target_switch_from_spelling,
-	.effective = effective,
+	.effective = target_effective_settings,
 	.explain = explain,
 };

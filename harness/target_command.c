@@ -1,5 +1,6 @@
 /* Any other server that speaks the OpenAI protocol: a command line with ${PORT} in it. Nothing is known about its switches, so the
- * experiment names each; whatever it says about memory in common words is understood. */
+ * experiment names each; whatever it says about memory in common words is understood, and a read-back document in the built-in
+ * engine's form is. */
 #include "harness/target_common.h"
 
 static void add_address(struct string_vector *out, const char *port)
@@ -29,6 +30,6 @@ const struct target_ops target_command_line = {
 	.per_request_cache = false,
 	.add_address = add_address,
 	.switch_of = switch_of,
-	.effective = target_effective_nowhere,
+	.effective = target_effective_settings,
 	.explain = explain,
 };

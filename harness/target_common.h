@@ -11,6 +11,9 @@ void target_add_host_and_port(struct string_vector *out, const char *port);
 bool target_switch_from_table(const struct name_value *table, size_t count, const char *knob, char name[64]);
 bool target_switch_from_spelling(const char *knob, char name[64]);
 
+/* effective: from {"settings": {"graph_max_bs": {"value": 8, "requested": "8", "why": "…"}, …}, …}, the built-in engine's /config. */
+const struct json *target_effective_settings(const struct json *config, const char *knob);
+
 /* effective: for engines that tell nothing. */
 const struct json *target_effective_nowhere(const struct json *config, const char *knob);
 

@@ -1,0 +1,443 @@
+/* The phases of a launch in order, and what each may find wrong. */
+#include "harness/measure.h"
+
+#include <math.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/random.h"
+#include "harness/environment.h"
+#include "harness/measure_internal.h"
+
+#define LOG_TAIL_BYTES 8192
+#define LOG_EXPLAIN_BYTES 65536  /* of log in which an explanation is looked for */
+#define PORT_FREE_TIMEOUT_S 5.0  /* after the last process is gone; guess, the kernel closes sockets at once */
+#define FLUSH_TIMEOUT_S 10.0
+#define GAP_S_MAX 1.0            /* guess: no scheduler leaves a process out that long unless the machine or a person stopped it */
+#define FINGERPRINT_TIMEOUT_S 120.0
+#define END_OF_ENGINE_S 1.0      /* guess: a process that has closed its sockets is reaped within this */
+
+/* ---- recording ---- */
+
+bool measuring_failed(const struct measuring *measuring)
+{
+	return measuring->result->failure != FAILURE_NONE;
+}
+
+void measuring_fail(struct measuring *measuring, enum failure failure, const char *reason, ...)
+{
+	struct launch_result *result = measuring->result;
+	if (measuring_failed(measuring))
+		return;
+	va_list args;
+	va_start(args, reason);
+	vsnprintf(result->reason, sizeof(result->reason), reason, args);
+	va_end(args);
+	result->failure = failure;
+}
+
+static void report(struct measuring *measuring, int workload, int run, int runs, double tokens_per_s)
+{
+	struct measure_progress progress = {measuring->result->phase, workload, run, runs, tokens_per_s};
+	if (measuring->measure->on_progress)
+		measuring->measure->on_progress(measuring->measure->ctx, &progress);
+}
+
+/* A failure keeps the phase in which it happened. */
+void measuring_enter(struct measuring *measuring, const char *phase)
+{
+	if (!measuring_failed(measuring))
+		snprintf(measuring->result->phase, sizeof(measuring->result->phase), "%s", phase);
+	report(measuring, -1, 0, 0, NAN);
+}
+
+bool measuring_engine_gone(struct measuring *measuring)
+{
+	if (!measuring->launch)
+		return false;
+	const struct launch_state *state = launch_update(measuring->launch);
+	return state->exited || state->clean || state->guard_lost;
+}
+
+static bool stop_waiting(void *ctx)
+{
+	struct measuring *measuring = ctx;
+	return interrupt_check(measuring->measure->interrupt) || measuring_engine_gone(measuring);
+}
+
+void measuring_watch(struct measuring *measuring, struct client_watch *watch)
+{
+	*watch = (struct client_watch){.stop = stop_waiting, .ctx = measuring};
+	watch->fds[watch->n_fds++] = measuring->measure->interrupt->fd;
+	if (measuring->launch && launch_fd(measuring->launch) >= 0)
+		watch->fds[watch->n_fds++] = launch_fd(measuring->launch);
+}
+
+struct request_style measuring_style(const struct measuring *measuring)
+{
+	return (struct request_style){
+		.model = measuring->model.len ? text_str(&measuring->model) : NULL,
+		.continuous_usage = measuring->target->continuous_usage,
+		.no_prompt_cache = measuring->target->per_request_cache,
+	};
+}
+
+/* ---- explaining ---- */
+
+/* The last line of the log that is not empty, shortened. */
+static void last_log_line(const struct text *log, char out[256])
+{
+	const char *bytes = text_str(log);
+	size_t end = log->len;
+	while (end > 0 && (bytes[end - 1] == '\n' || bytes[end - 1] == '\r' || bytes[end - 1] == ' '))
+		end--;
+	size_t begin = end;
+	while (begin > 0 && bytes[begin - 1] != '\n')
+		begin--;
+	snprintf(out, 256, "%.*s", (int)(end - begin < 240 ? end - begin : 240), bytes + begin);
+}
+
+void measuring_explain_exit(struct measuring *measuring, bool running)
+{
+	/* What the engine said last may still be in the pipe; all of it is here once the guard is done. */
+	const struct launch_state *state = launch_stop(measuring->launch, measuring->experiment->engine.term_s);
+	struct text log = {0};
+	enum failure failure;
+	char reason[512], line[256];
+	logring_read_tail(launch_log(measuring->launch), LOG_EXPLAIN_BYTES, &log);
+	last_log_line(&log, line);
+	if (measuring->target->explain(text_str(&log), running, &failure, reason))
+		measuring_fail(measuring, failure, "%s", reason);
+	else if (state->exit_signal == SIGKILL)
+		measuring_fail(measuring, FAILURE_CRASH, "crash: killed by SIGKILL, which nobody here sent: maybe the kernel was out of memory");
+	else if (state->exit_signal > 0)
+		measuring_fail(measuring, FAILURE_CRASH, "crash: ended by signal %d (%s)%s%s", state->exit_signal, strsignal(state->exit_signal),
+			line[0] ? ": " : "", line);
+	else if (state->guard_lost && !state->exited)
+		measuring_fail(measuring, FAILURE_CRASH, "crash: the guard process was lost, and the engine with it");
+	else
+		measuring_fail(measuring, running ? FAILURE_CRASH : FAILURE_LAUNCH_ERROR, "%s: ended with exit code %d%s%s",
+			failure_name(running ? FAILURE_CRASH : FAILURE_LAUNCH_ERROR), state->exit_code, line[0] ? ": " : "", line);
+	text_release(&log);
+}
+
+/* ---- starting ---- */
+
+static enum status start(struct measuring *measuring, struct err *err)
+{
+	const struct measure *measure = measuring->measure;
+	struct string_vector arguments = {0}, overrides = {0}, environment = {0};
+	struct json *record = NULL;
+	enum status status = measure->runner->free_port(&measuring->port, err);
+	struct target_launch target = {measuring->experiment, measuring->arm, measure->engine_program, measuring->port};
+	if (!status)
+		status = target_command(&target, &arguments, err);
+	if (!status)
+		status = target_environment(&target, &overrides, err);
+	if (!status) {
+		environment_build(measure->environment, &overrides, measuring->port, measuring->nonce, &environment, &record);
+		measuring->result->command = string_vector_json(&arguments);
+		struct launch_request request = {&arguments, &environment, measure->guard_program};
+		status = measure->runner->start(&request, &measuring->launch, err);
+	}
+	if (!status && launch_update(measuring->launch)->exec_errno)
+		measuring_fail(measuring, FAILURE_LAUNCH_ERROR, "launch_error: cannot run '%s': %s", arguments.items[0],
+			strerror(launch_update(measuring->launch)->exec_errno));
+	if (record) {
+		measuring->result->probes = json_new_object();
+		json_set(measuring->result->probes, "environment", record);
+	}
+	snprintf(measuring->base_url, sizeof(measuring->base_url), "http://%s:%d", measure->runner->host, measuring->port);
+	string_vector_release(&arguments);
+	string_vector_release(&overrides);
+	string_vector_release(&environment);
+	return status;
+}
+
+/* A running server's address, without a trailing slash or /v1. */
+static void attach(struct measuring *measuring)
+{
+	struct text url = {0};
+	text_append_str(&url, measuring->experiment->engine.url);
+	while (url.len > 0 && url.data[url.len - 1] == '/')
+		text_truncate(&url, url.len - 1);
+	if (url.len > 3 && strcmp(url.data + url.len - 3, "/v1") == 0)
+		text_truncate(&url, url.len - 3);
+	snprintf(measuring->base_url, sizeof(measuring->base_url), "%s", text_str(&url));
+	text_release(&url);
+}
+
+/* ---- running ---- */
+
+/* Requests that broke off often mean that the engine is dying; its end is told a moment later than the broken connection. */
+static void wait_for_end_of_engine(struct measuring *measuring, const struct run_result *run)
+{
+	bool broken = false;
+	for (size_t i = 0; i < run->n_requests; i++)
+		broken = broken || (!run->requests[i].ok && (run->requests[i].http_status == 0 || (run->requests[i].flags & REQUEST_TRUNCATED)));
+	int64_t until_ns = clock_monotonic_ns() + (int64_t)(END_OF_ENGINE_S * 1e9);
+	while (broken && measuring->launch && !measuring_engine_gone(measuring) && clock_monotonic_ns() < until_ns) {
+		struct pollfd wait = {.fd = launch_fd(measuring->launch), .events = POLLIN};
+		poll(&wait, 1, 50);
+	}
+}
+
+/* Sends one set of bodies. What ended it early is a failure or an interruption; what the requests gave is left to the caller. */
+static enum status send_bodies(struct measuring *measuring, const char *endpoint, const struct request_bodies *bodies, int concurrency,
+	double timeout_s, struct run_result *run, struct client_report *report_out, struct err *err)
+{
+	const struct protocol *protocol = &measuring->experiment->protocol;
+	char url[512];
+	struct client_watch watch;
+	measuring_watch(measuring, &watch);
+	snprintf(url, sizeof(url), "%s%s", measuring->base_url, endpoint);
+	struct client_load load = {.url = url, .bodies = bodies->items, .n_bodies = bodies->count, .concurrency = concurrency,
+		.run_timeout_s = timeout_s, .stall_s = protocol->stall_s, .watch = &watch};
+	enum status status = client_run_load(measuring->measure->client, &load, run, report_out, err);
+	if (status)
+		return status;
+	if (interrupt_check(measuring->measure->interrupt))
+		return err_set(err, STATUS_INTERRUPTED, "interrupted");
+	if (report_out->end == CLIENT_COMPLETED)
+		wait_for_end_of_engine(measuring, run);
+	if (measuring_engine_gone(measuring))
+		measuring_explain_exit(measuring, true);
+	else if (report_out->end == CLIENT_STALLED)
+		measuring_fail(measuring, FAILURE_HANG, "hang: no event for %g s while requests were in flight", protocol->stall_s);
+	else if (report_out->end == CLIENT_TIMED_OUT)
+		measuring_fail(measuring, FAILURE_HANG, "hang: the run did not end within %g s", timeout_s);
+	return STATUS_OK;
+}
+
+/* Requests that failed on a living server. */
+static void check_completed(struct measuring *measuring, const struct run_result *run)
+{
+	const char *first = NULL;
+	size_t failed = 0;
+	for (size_t i = 0; i < run->n_requests; i++) {
+		failed += !run->requests[i].ok;
+		first = !first && !run->requests[i].ok ? run->requests[i].error : first;
+	}
+	double completed = run->n_requests ? (double)(run->n_requests - failed) / (double)run->n_requests : 1;
+	if (measuring_failed(measuring) || completed >= measuring->experiment->guards.completed_frac)
+		return;
+	struct text log = {0};
+	enum failure failure = FAILURE_NONE;
+	char reason[512];
+	if (measuring->launch)
+		logring_read_tail(launch_log(measuring->launch), LOG_EXPLAIN_BYTES, &log);
+	if (measuring->target->explain(text_str(&log), true, &failure, reason) && failure == FAILURE_OOM_RUN)
+		measuring_fail(measuring, failure, "%s", reason);
+	else
+		measuring_fail(measuring, FAILURE_CLIENT_ERROR, "client_error: %zu of %zu requests failed: %.300s", failed, run->n_requests, first);
+	text_release(&log);
+}
+
+/* A fast answer of the wrong length is no speed. */
+static void check_lengths(struct measuring *measuring, const struct workload *workload, const struct run_result *run)
+{
+	size_t uncounted = 0, wrong = 0;
+	int got = 0;
+	for (size_t i = 0; i < run->n_requests; i++) {
+		const struct request_result *request = &run->requests[i];
+		if (!request->ok)
+			continue;
+		uncounted += (request->flags & REQUEST_NO_USAGE) != 0;
+		/* A model that may stop early is allowed a short answer, never a long one. */
+		bool is_wrong = (request->flags & REQUEST_LONG_OUTPUT) || (workload->ignore_eos && (request->flags & REQUEST_SHORT_OUTPUT));
+		got = is_wrong && !wrong ? request->completion_tokens : got;
+		wrong += is_wrong;
+	}
+	if (uncounted)
+		measuring_fail(measuring, FAILURE_GUARD, "guard: the server told no token counts for %zu of %zu requests", uncounted, run->n_requests);
+	else if (wrong && measuring->experiment->guards.output_len_exact)
+		measuring_fail(measuring, FAILURE_GUARD, "guard: %zu of %zu answers have the wrong length: %d tokens instead of %d", wrong,
+			run->n_requests, got, workload->output_len);
+}
+
+static void check_run(struct measuring *measuring, const struct workload *workload, const struct run_result *run)
+{
+	struct run_metrics metrics;
+	check_completed(measuring, run);
+	check_lengths(measuring, workload, run);
+	run_metrics_compute(run, workload->concurrency, &metrics);
+	double limit = measuring->experiment->guards.cached_prompt_frac_max;
+	if (workload->cache == CACHE_COLD && metrics.cached_frac > limit)
+		measuring_fail(measuring, FAILURE_GUARD, "guard: %.1f %% of the prompt tokens came from a cache that should be cold (limit %.1f %%)",
+			metrics.cached_frac * 100, limit * 100);
+}
+
+static void flush_cache(struct measuring *measuring)
+{
+	if (!measuring->target->flush_path)
+		return;
+	char url[512];
+	struct client_watch watch;
+	struct client_body body = {"", 0, -1};
+	struct client_answer answer;
+	measuring_watch(measuring, &watch);
+	snprintf(url, sizeof(url), "%s%s", measuring->base_url, measuring->target->flush_path);
+	/* Whether it worked shows in the share of cached tokens; an engine without the call has other prompts in every run. */
+	client_request(measuring->measure->client, url, NULL, &body, FLUSH_TIMEOUT_S, &watch, &answer, NULL);
+	text_release(&answer.body);
+}
+
+static struct run_result *add_run(struct launch_result *result, int workload, int index, bool warmup)
+{
+	result->runs = mem_realloc(result->runs, result->n_runs + 1, sizeof(result->runs[0]));
+	struct run_result *run = &result->runs[result->n_runs++];
+	*run = (struct run_result){.workload = workload, .index = index, .warmup = warmup};
+	return run;
+}
+
+static enum status run_once(struct measuring *measuring, int workload_index, int index, bool warmup, struct err *err)
+{
+	const struct experiment *experiment = measuring->experiment;
+	const struct workload *workload = &experiment->workloads[workload_index];
+	const struct protocol *protocol = &experiment->protocol;
+	struct request_bodies bodies = {0};
+	struct request_style style = measuring_style(measuring);
+	int requests = warmup ? protocol->warmup_requests * workload->concurrency : workload->requests;
+	workload_build_run(workload, warmup ? WORKLOAD_WARMUP_RUN + index : index, requests, protocol->runs_per_launch, &style,
+		measuring->vocabulary, &bodies);
+	if (workload->cache == CACHE_COLD)
+		flush_cache(measuring);
+	struct run_result *run = add_run(measuring->result, workload_index, index, warmup);
+	struct client_report report_of_run = {0};
+	enum status status = send_bodies(measuring, workload->endpoint, &bodies, workload->concurrency, protocol->run_timeout_s, run,
+		&report_of_run, err);
+	if (!status && !measuring_failed(measuring))
+		check_run(measuring, workload, run);
+	if (!status && report_of_run.longest_gap_s > GAP_S_MAX) {
+		run->voided = true;
+		snprintf(run->void_reason, sizeof(run->void_reason), "void: the harness was not run for %.1f s", report_of_run.longest_gap_s);
+	}
+	request_bodies_release(&bodies);
+	return status;
+}
+
+static enum status run_workload(struct measuring *measuring, int workload_index, int *done, int total, struct err *err)
+{
+	const struct experiment *experiment = measuring->experiment;
+	enum status status = STATUS_OK;
+	if (experiment->protocol.warmup_requests > 0) {
+		measuring_enter(measuring, "warmup");
+		status = run_once(measuring, workload_index, 0, true, err);
+	}
+	if (!status)
+		measuring_enter(measuring, "run");
+	for (int i = 0; i < experiment->protocol.runs_per_launch && !status && !measuring_failed(measuring); i++) {
+		report(measuring, workload_index, *done + 1, total, NAN);
+		status = run_once(measuring, workload_index, i, false, err);
+		(*done)++;
+		if (status)
+			break;
+		struct run_metrics metrics;
+		run_metrics_compute(&measuring->result->runs[measuring->result->n_runs - 1], experiment->workloads[workload_index].concurrency, &metrics);
+		report(measuring, workload_index, *done, total, metrics.output_tps);
+	}
+	return status;
+}
+
+/* Greedy answers to fixed prompts, one at a time, so that batching cannot change them. */
+static enum status take_fingerprint(struct measuring *measuring, struct err *err)
+{
+	int prompts = measuring->experiment->guards.fingerprint_prompts;
+	if (prompts == 0)
+		return STATUS_OK;
+	struct request_bodies bodies = {0};
+	struct request_style style = measuring_style(measuring);
+	const char *endpoint = measuring->experiment->workloads[0].endpoint;
+	style.chat = strcmp(endpoint, "/v1/chat/completions") == 0;
+	workload_build_fingerprint(prompts, &style, &bodies);
+	measuring_enter(measuring, "warmup");
+	struct run_result run = {0};
+	struct client_report report_of_run = {0};
+	enum status status = send_bodies(measuring, endpoint, &bodies, 1, FINGERPRINT_TIMEOUT_S, &run, &report_of_run, err);
+	if (!status && !measuring_failed(measuring))
+		check_completed(measuring, &run);
+	if (!status && !measuring_failed(measuring)) {
+		struct json *texts = json_new_array();
+		struct text text = {0};
+		for (size_t i = 0; i < run.n_requests; i++)
+			json_append(texts, json_new_string(run.requests[i].text));
+		json_write(texts, JSON_STYLE_COMPACT, &text);
+		measuring->result->fingerprint = text_take(&text);
+		json_free(texts);
+	}
+	run_result_release(&run);
+	request_bodies_release(&bodies);
+	return status;
+}
+
+static enum status run_all(struct measuring *measuring, struct err *err)
+{
+	const struct experiment *experiment = measuring->experiment;
+	int arm = (int)(measuring->arm - experiment->arms), total = 0, done = 0;
+	for (int i = 0; i < experiment->n_workloads; i++)
+		total += experiment->workloads[i].applies[arm] ? experiment->protocol.runs_per_launch : 0;
+	enum status status = take_fingerprint(measuring, err);
+	for (int i = 0; i < experiment->n_workloads && !status && !measuring_failed(measuring); i++)
+		if (experiment->workloads[i].applies[arm])
+			status = run_workload(measuring, i, &done, total, err);
+	return status;
+}
+
+/* ---- ending ---- */
+
+static void stop(struct measuring *measuring)
+{
+	struct launch_result *result = measuring->result;
+	if (!measuring->launch)
+		return;
+	result->peak_memory_bytes = measuring->measure->runner->peak_memory_bytes(measuring->launch);
+	measuring_enter(measuring, "stop");
+	const struct launch_state *state = launch_stop(measuring->launch, measuring->experiment->engine.term_s);
+	result->exit_code = state->exit_code;
+	result->exit_signal = state->exit_signal;
+	result->machine_dirty = state->survivors > 0 || state->guard_lost;
+	int64_t until_ns = clock_monotonic_ns() + (int64_t)(PORT_FREE_TIMEOUT_S * 1e9);
+	while (!result->machine_dirty && !measuring->measure->runner->port_is_free(measuring->port)) {
+		result->machine_dirty = clock_monotonic_ns() > until_ns;
+		clock_sleep_ns(10000000);
+	}
+	struct text tail = {0};
+	logring_read_tail(launch_log(measuring->launch), LOG_TAIL_BYTES, &tail);
+	result->log_tail = text_take(&tail);
+	launch_destroy(measuring->launch);
+	measuring->launch = NULL;
+}
+
+enum status measure_launch(const struct measure *measure, int arm, struct launch_result *out, struct err *err)
+{
+	const struct experiment *experiment = measure->experiment;
+	*out = (struct launch_result){.arm = arm, .exit_code = -1, .exit_signal = -1, .started_utc_ns = clock_realtime_ns()};
+	struct measuring measuring = {.measure = measure, .experiment = experiment, .arm = &experiment->arms[arm],
+		.target = target_by_name(experiment->engine.adapter), .result = out, .vocabulary = WORKLOAD_VOCABULARY_DEFAULT,
+		.begin_ns = clock_monotonic_ns()};
+	ASSERT(measuring.target);
+	snprintf(measuring.nonce, sizeof(measuring.nonce), "%016llx%016llx", (unsigned long long)random_entropy(),
+		(unsigned long long)random_entropy());
+	struct json *before = measure->probe->reading();
+	enum status status = STATUS_OK;
+	measuring_enter(&measuring, "launch");
+	if (measuring.target->launches)
+		status = start(&measuring, err);
+	else
+		attach(&measuring);
+	if (!status && !measuring_failed(&measuring))
+		status = measuring_wait_ready(&measuring, err);
+	if (!status && !measuring_failed(&measuring))
+		status = run_all(&measuring, err);
+	stop(&measuring);
+	out->total_ns = clock_monotonic_ns() - measuring.begin_ns;
+	if (!out->probes)
+		out->probes = json_new_object();
+	json_set(out->probes, "machine", probe_compare(before, measure->probe->reading()));
+	text_release(&measuring.model);
+	return status;
+}

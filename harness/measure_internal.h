@@ -1,0 +1,44 @@
+/* What the two halves of measuring share. Private to measure*.c. */
+#ifndef HARNESS_MEASURE_INTERNAL_H
+#define HARNESS_MEASURE_INTERNAL_H
+
+#include "harness/measure.h"
+#include "harness/target.h"
+#include "harness/workload.h"
+
+/* A launch that is being measured. */
+struct measuring {
+	const struct measure *measure;
+	const struct experiment *experiment;
+	const struct arm *arm;
+	const struct target_ops *target;
+	struct launch *launch;      /* NULL: attached to a running server */
+	int port;
+	char nonce[40];
+	char base_url[256];
+	struct text model;          /* that the server names; empty: none */
+	int vocabulary;
+	struct launch_result *result;
+	int64_t begin_ns;
+};
+
+/* Records the failure, unless there is one already. reason begins with the class. */
+void measuring_fail(struct measuring *measuring, enum failure failure, const char *reason, ...) __attribute__((format(printf, 3, 4)));
+bool measuring_failed(const struct measuring *measuring);
+
+/* Explains why the engine is gone; running: it had been ready. */
+void measuring_explain_exit(struct measuring *measuring, bool running);
+
+/* What ends a wait early: the engine's end and signals. Fills watch, which points to measuring. */
+void measuring_watch(struct measuring *measuring, struct client_watch *watch);
+bool measuring_engine_gone(struct measuring *measuring);
+void measuring_enter(struct measuring *measuring, const char *phase);
+
+/* How this server is asked; model is borrowed from measuring. */
+struct request_style measuring_style(const struct measuring *measuring);
+
+/* Waits until the server is the one that was started, healthy, and has generated a token; reads back its settings and its model name.
+ * Failures are recorded; STATUS_INTERRUPTED is returned. */
+enum status measuring_wait_ready(struct measuring *measuring, struct err *err);
+
+#endif

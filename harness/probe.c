@@ -1,0 +1,192 @@
+/* Reading /proc and /sys. */
+#include "harness/probe.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/text.h"
+
+#define FILE_BYTES_MAX ((size_t)1 << 20)
+#define CPUS_MAX 4096 /* whose throttle counters are read */
+
+/* Value of the first line "KEY<space>:<space>VALUE" of a file, trimmed; "" when there is none. */
+static void read_field(const char *path, const char *key, struct text *out)
+{
+	struct text text = {0};
+	if (file_read(path, FILE_BYTES_MAX, &text, NULL) == STATUS_OK) {
+		for (const char *line = text_str(&text); line && *line;) {
+			const char *end = strchr(line, '\n');
+			const char *colon = text_starts_with(line, key) ? strchr(line, ':') : NULL;
+			if (colon && (!end || colon < end)) {
+				colon++;
+				while (*colon == ' ' || *colon == '\t')
+					colon++;
+				text_append(out, colon, end ? (size_t)(end - colon) : strlen(colon));
+				break;
+			}
+			line = end ? end + 1 : NULL;
+		}
+	}
+	text_release(&text);
+}
+
+/* First line of a file as a JSON string; null when it cannot be read. */
+static struct json *new_line_of(const char *path)
+{
+	struct text text = {0};
+	struct json *value = NULL;
+	if (file_read(path, FILE_BYTES_MAX, &text, NULL) == STATUS_OK)
+		value = json_new_string_len(text_str(&text), strcspn(text_str(&text), "\n"));
+	text_release(&text);
+	return value ? value : json_new_null();
+}
+
+static struct json *new_field_of(const char *path, const char *key)
+{
+	struct text text = {0};
+	read_field(path, key, &text);
+	struct json *value = text.len ? json_new_string(text_str(&text)) : json_new_null();
+	text_release(&text);
+	return value;
+}
+
+/* The NVIDIA driver lists its devices without any library. */
+static struct json *new_gpus(void)
+{
+	struct json *gpus = json_new_array();
+	DIR *folder = opendir("/proc/driver/nvidia/gpus");
+	for (struct dirent *entry; folder && (entry = readdir(folder));) {
+		if (entry->d_name[0] == '.')
+			continue;
+		char path[512];
+		snprintf(path, sizeof(path), "/proc/driver/nvidia/gpus/%s/information", entry->d_name);
+		struct json *gpu = json_new_object();
+		json_set(gpu, "name", new_field_of(path, "Model"));
+		json_set(gpu, "uuid", new_field_of(path, "GPU UUID"));
+		json_append(gpus, gpu);
+	}
+	if (folder)
+		closedir(folder);
+	return gpus;
+}
+
+static struct json *facts(void)
+{
+	struct json *object = json_new_object();
+	struct utsname name;
+	char host[256] = "";
+	gethostname(host, sizeof(host) - 1);
+	if (uname(&name) != 0)
+		memset(&name, 0, sizeof(name));
+	json_set(object, "host", json_new_string(host));
+	json_set(object, "architecture", json_new_string(name.machine));
+	json_set(object, "kernel", json_new_string(name.release));
+	json_set(object, "cpu", new_field_of("/proc/cpuinfo", "model name"));
+	json_set(object, "cpus", json_new_integer(file_machine_cpus()));
+	json_set(object, "cpus_online", json_new_integer(sysconf(_SC_NPROCESSORS_ONLN)));
+	json_set(object, "memory_bytes", json_new_integer((int64_t)file_machine_memory_bytes()));
+	json_set(object, "governor", new_line_of("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"));
+	json_set(object, "transparent_hugepage", new_line_of("/sys/kernel/mm/transparent_hugepage/enabled"));
+	json_set(object, "cgroup_cpu_max", new_line_of("/sys/fs/cgroup/cpu.max"));
+	json_set(object, "cgroup_memory_max", new_line_of("/sys/fs/cgroup/memory.max"));
+	json_set(object, "gpus", new_gpus());
+	json_set(object, "gpu_driver", new_line_of("/proc/driver/nvidia/version"));
+	return object;
+}
+
+/* Busy, stolen and all ticks since boot, from the first line of /proc/stat: user nice system idle iowait irq softirq steal. */
+static void add_ticks(struct json *object)
+{
+	struct text text = {0};
+	long long ticks[8] = {0}, all = 0;
+	if (file_read("/proc/stat", FILE_BYTES_MAX, &text, NULL) == STATUS_OK && text_starts_with(text_str(&text), "cpu ")) {
+		char *at = text.data + 3;
+		for (int i = 0; i < 8; i++)
+			ticks[i] = strtoll(at, &at, 10);
+	}
+	text_release(&text);
+	for (int i = 0; i < 8; i++)
+		all += ticks[i];
+	json_set(object, "cpu_ticks_all", json_new_integer(all));
+	json_set(object, "cpu_ticks_busy", json_new_integer(all - ticks[3] - ticks[4]));
+	json_set(object, "cpu_ticks_stolen", json_new_integer(ticks[7]));
+}
+
+static struct json *new_throttle_count(void)
+{
+	long long sum = 0;
+	bool known = false;
+	for (int cpu = 0; cpu < CPUS_MAX; cpu++) {
+		char path[128];
+		snprintf(path, sizeof(path), "/sys/devices/system/cpu/cpu%d/thermal_throttle/core_throttle_count", cpu);
+		struct text text = {0};
+		if (file_read(path, 64, &text, NULL) != STATUS_OK) {
+			text_release(&text);
+			break;
+		}
+		sum += strtoll(text_str(&text), NULL, 10);
+		known = true;
+		text_release(&text);
+	}
+	return known ? json_new_integer(sum) : json_new_null();
+}
+
+static struct json *reading(void)
+{
+	struct json *object = json_new_object();
+	struct text available = {0};
+	read_field("/proc/meminfo", "MemAvailable", &available);
+	json_set(object, "memory_available_kib", available.len ? json_new_integer(strtoll(text_str(&available), NULL, 10)) : json_new_null());
+	json_set(object, "load", new_line_of("/proc/loadavg"));
+	json_set(object, "throttle_count", new_throttle_count());
+	add_ticks(object);
+	text_release(&available);
+	return object;
+}
+
+const struct probe_ops probe_linux = {.name = "linux", .facts = facts, .reading = reading};
+
+void probe_machine_hash(const struct json *all, char out[65])
+{
+	static const char *const names[] = {"architecture", "cpu", "cpus", "memory_bytes", "gpus", "gpu_driver"};
+	struct json *object = json_new_object();
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		const struct json *value = json_get(all, names[i]);
+		json_set(object, names[i], value ? json_clone(value) : json_new_null());
+	}
+	struct text text = {0};
+	json_write(object, JSON_STYLE_CANONICAL, &text);
+	uint8_t digest[SHA256_BYTES];
+	struct sha256 sha;
+	sha256_init(&sha);
+	sha256_update(&sha, text_str(&text), text.len);
+	sha256_finish(&sha, digest);
+	sha256_hex(digest, out);
+	text_release(&text);
+	json_free(object);
+}
+
+static double difference(const struct json *before, const struct json *after, const char *name)
+{
+	return json_number(json_get(after, name), 0) - json_number(json_get(before, name), 0);
+}
+
+struct json *probe_compare(struct json *before, struct json *after)
+{
+	struct json *object = json_new_object();
+	double all = difference(before, after, "cpu_ticks_all");
+	json_set(object, "cpu_busy_frac", all > 0 ? json_new_number(difference(before, after, "cpu_ticks_busy") / all) : json_new_null());
+	json_set(object, "cpu_steal_frac", all > 0 ? json_new_number(difference(before, after, "cpu_ticks_stolen") / all) : json_new_null());
+	bool counted = json_is_number(json_get(before, "throttle_count")) && json_is_number(json_get(after, "throttle_count"));
+	json_set(object, "throttled", counted ? json_new_bool(difference(before, after, "throttle_count") > 0) : json_new_null());
+	json_set(object, "before", before);
+	json_set(object, "after", after);
+	return object;
+}

@@ -1,0 +1,347 @@
+/* One launch of a stub engine under every way in which it can go well or wrong. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "harness/measure.h"
+#include "tests/support/experiments.h"
+#include "tests/support/roles.h"
+
+extern char **environ;
+
+struct fixture {
+	struct measure measure;
+	struct interrupt interrupt;
+	struct experiment *experiment;
+};
+
+static void set_up(struct fixture *fixture, const struct stub_experiment *options)
+{
+	struct text text = {0};
+	struct err err = {0};
+	struct experiment_overrides overrides = {0};
+	*fixture = (struct fixture){0};
+	stub_experiment_text(options, &text);
+	if (experiment_parse(text.data, text.len, "stub.json", &overrides, &fixture->experiment, &err) != STATUS_OK)
+		fail_msg("%s", err.text);
+	text_release(&text);
+	assert_int_equal(interrupt_open(&fixture->interrupt, NULL), STATUS_OK);
+	fixture->measure = (struct measure){.experiment = fixture->experiment, .runner = &runner_local, .probe = &probe_linux,
+		.interrupt = &fixture->interrupt, .environment = environ};
+	assert_int_equal(client_create(&fixture->measure.client, NULL), STATUS_OK);
+}
+
+static void tear_down(struct fixture *fixture)
+{
+	client_destroy(fixture->measure.client);
+	interrupt_close(&fixture->interrupt);
+	experiment_release(fixture->experiment);
+}
+
+/* Measures an arm and checks that nothing is left of it. */
+static void measure_arm(const struct stub_experiment *options, int arm, struct launch_result *result)
+{
+	struct fixture fixture;
+	struct err err = {0};
+	set_up(&fixture, options);
+	if (measure_launch(&fixture.measure, arm, result, &err) != STATUS_OK)
+		fail_msg("%s", err.text);
+	assert_false(result->machine_dirty);
+	tear_down(&fixture);
+}
+
+static void expect_failure(const struct stub_experiment *options, int arm, enum failure failure, const char *phase, const char *contains)
+{
+	struct launch_result result;
+	measure_arm(options, arm, &result);
+	print_message("%s\n", result.reason);
+	assert_string_equal(failure_name(result.failure), failure_name(failure));
+	assert_string_equal(result.phase, phase);
+	assert_true(text_starts_with(result.reason, failure_name(failure)));
+	if (!strstr(result.reason, contains))
+		fail_msg("'%s' does not hold '%s'", result.reason, contains);
+	launch_result_release(&result);
+}
+
+static void a_good_launch_gives_runs_facts_and_a_fingerprint(void **state)
+{
+	struct launch_result result;
+	measure_arm(&(struct stub_experiment){0}, 0, &result);
+	assert_string_equal(result.reason, "");
+	assert_int_equal(result.failure, FAILURE_NONE);
+	assert_int_equal(result.n_runs, 3);
+	assert_true(result.runs[0].warmup && !result.runs[1].warmup && !result.runs[2].warmup);
+	assert_int_equal(result.runs[2].index, 1);
+	for (size_t i = 0; i < result.n_runs; i++)
+		for (size_t r = 0; r < result.runs[i].n_requests; r++)
+			assert_int_equal(result.runs[i].requests[r].completion_tokens, 12);
+	struct run_metrics metrics;
+	run_metrics_compute(&result.runs[1], 2, &metrics);
+	assert_true(metrics.output_tps > 100 && metrics.output_tps < 2000);
+	assert_int_equal(metrics.prompt_tokens, 4 * 8);
+	assert_true(result.spawn_to_ready_ns > 0 && result.total_ns > result.spawn_to_ready_ns);
+	assert_true(result.peak_memory_bytes > 100000);
+	assert_non_null(strstr(result.log_tail, "stub-server: port"));
+	assert_non_null(strstr(result.command, "--speculation\",\"off\""));
+	assert_non_null(json_get(result.effective_config, "settings"));
+	assert_non_null(json_get(json_get(result.probes, "environment"), "inherited"));
+	assert_true(result.exit_signal == SIGTERM);
+	struct json *texts = NULL;
+	assert_int_equal(json_parse(result.fingerprint, strlen(result.fingerprint), "fingerprint", &texts, NULL), STATUS_OK);
+	assert_int_equal(json_count(texts), 2);
+	json_free(texts);
+	launch_result_release(&result);
+}
+
+static void prompts_differ_between_runs_and_agree_between_arms(void **state)
+{
+	struct launch_result base, candidate;
+	measure_arm(&(struct stub_experiment){0}, 0, &base);
+	measure_arm(&(struct stub_experiment){0}, 1, &candidate);
+	/* The stub's answer depends on the prompt alone. */
+	for (size_t i = 0; i < base.n_runs; i++)
+		for (size_t r = 0; r < base.runs[i].n_requests; r++)
+			assert_string_equal(base.runs[i].requests[r].text, candidate.runs[i].requests[r].text);
+	assert_string_not_equal(base.runs[1].requests[0].text, base.runs[2].requests[0].text);
+	assert_string_not_equal(base.runs[0].requests[0].text, base.runs[1].requests[0].text);
+	assert_string_equal(base.fingerprint, candidate.fingerprint);
+	launch_result_release(&base);
+	launch_result_release(&candidate);
+}
+
+static void ready_is_health_and_one_real_token(void **state)
+{
+	/* /v1/models answers at once, health after 300 ms, completions after 600 ms; nothing of it counts against the engine. */
+	const char *stub[] = {"--health-after-ms", "300", "--completions-after-ms", "600", NULL};
+	struct launch_result result;
+	measure_arm(&(struct stub_experiment){.stub = stub}, 0, &result);
+	assert_int_equal(result.failure, FAILURE_NONE);
+	assert_true(result.spawn_to_ready_ns >= 600 * (int64_t)1000000);
+	launch_result_release(&result);
+}
+
+static void a_server_that_is_never_ready_is_a_timeout_that_says_what_was_seen(void **state)
+{
+	const char *stub[] = {"--completions-after-ms", "1000000", NULL};
+	expect_failure(&(struct stub_experiment){.stub = stub, .ready_timeout_s = 0.5}, 0, FAILURE_READY_TIMEOUT, "ready", "HTTP 503");
+}
+
+static void too_little_memory_names_the_fraction_that_works(void **state)
+{
+	struct stub_experiment options = {.baseline = "{\"mem_fraction\": 0.9}",
+		.matrix = "{\"mode\": \"ofat\", \"factors\": {\"mem_fraction\": [0.9, 0.2]}, \"aa_twin\": false}"};
+	struct launch_result result;
+	measure_arm(&options, 1, &result);
+	assert_int_equal(result.failure, FAILURE_OOM_LOAD);
+	assert_string_equal(result.reason, "oom_load: needs mem_fraction 0.31");
+	assert_string_equal(result.phase, "ready");
+	assert_int_equal(result.exit_code, 3);
+	launch_result_release(&result);
+}
+
+static void an_engine_that_does_not_start_is_a_launch_error(void **state)
+{
+	const char *stub[] = {"--exit-code", "5", NULL}, *unknown[] = {"--no-such-switch", NULL};
+	expect_failure(&(struct stub_experiment){.stub = stub}, 0, FAILURE_LAUNCH_ERROR, "ready", "exit code 5: stub-server: ends as ordered");
+	expect_failure(&(struct stub_experiment){.stub = unknown}, 0, FAILURE_LAUNCH_ERROR, "ready", "no-such-switch");
+}
+
+static void a_program_that_is_not_there_is_a_launch_error(void **state)
+{
+	struct text text = {0};
+	struct fixture fixture;
+	struct launch_result result;
+	set_up(&fixture, &(struct stub_experiment){0});
+	const char *words[] = {"/no/such/engine"};
+	fixture.experiment->engine.command = (struct string_list){words, 1};
+	assert_int_equal(measure_launch(&fixture.measure, 0, &result, NULL), STATUS_OK);
+	assert_int_equal(result.failure, FAILURE_LAUNCH_ERROR);
+	assert_non_null(strstr(result.reason, "cannot run '/no/such/engine': No such file"));
+	launch_result_release(&result);
+	tear_down(&fixture);
+	text_release(&text);
+}
+
+static void a_stranger_on_the_port_is_not_measured(void **state)
+{
+	const char *stub[] = {"--wrong-nonce", NULL};
+	expect_failure(&(struct stub_experiment){.stub = stub}, 0, FAILURE_LAUNCH_ERROR, "ready", "another server answers");
+	/* Without a nonce the listening socket decides: here the launch only sleeps, and somebody else's server answers. */
+	struct stub_process other;
+	stub_start(&other, NULL);
+	struct fixture fixture;
+	struct launch_result result;
+	set_up(&fixture, &(struct stub_experiment){.adapter = "command", .engine_extra = ", \"flags\": {\"speculation\": \"--speculation\"}"});
+	struct runner_ops runner = runner_local;
+	fixture.measure.runner = &runner;
+	const char *words[] = {"/bin/sleep", "30"};
+	fixture.experiment->engine.command = (struct string_list){words, 2};
+	fixture.experiment->arms[0].n_settings = 0;
+	fixture.experiment->engine.ready_timeout_s = 1;
+	assert_int_equal(measure_launch(&fixture.measure, 0, &result, NULL), STATUS_OK);
+	assert_int_equal(result.failure, FAILURE_READY_TIMEOUT);
+	launch_result_release(&result);
+	tear_down(&fixture);
+	stub_stop(&other);
+}
+
+static void a_setting_that_is_not_in_effect_fails_as_inactive(void **state)
+{
+	const char *stub[] = {"--config-lies", NULL};
+	expect_failure(&(struct stub_experiment){.stub = stub}, 1, FAILURE_INACTIVE, "ready", "speculation=ngram was asked, off is in effect");
+}
+
+static void an_engine_that_dies_while_measured_is_a_crash_noticed_at_once(void **state)
+{
+	const char *stub[] = {"--die-after", "5", NULL};
+	int64_t begin_ns = clock_monotonic_ns();
+	expect_failure(&(struct stub_experiment){.stub = stub}, 0, FAILURE_CRASH, "run", "SIGKILL");
+	assert_true(clock_monotonic_ns() - begin_ns < (int64_t)10000000000);
+}
+
+static void an_engine_that_goes_silent_is_a_hang(void **state)
+{
+	const char *stub[] = {"--hang-after", "6", NULL};
+	struct stub_experiment options = {.stub = stub, .protocol = "{\"blocks\": 1, \"max_blocks\": 1, \"runs_per_launch\": 2, "
+		"\"warmup\": {\"requests_per_slot\": 1}, \"stall_s\": 0.3, \"run_timeout_s\": 20}"};
+	expect_failure(&options, 0, FAILURE_HANG, "run", "no event for 0.3 s");
+}
+
+static void answers_of_the_wrong_length_break_a_guard(void **state)
+{
+	const char *stub[] = {"--output-tokens", "5", NULL};
+	expect_failure(&(struct stub_experiment){.stub = stub}, 0, FAILURE_GUARD, "warmup", "5 tokens instead of 12");
+}
+
+static void a_server_that_tells_no_counts_breaks_a_guard(void **state)
+{
+	const char *stub[] = {"--no-usage", NULL};
+	expect_failure(&(struct stub_experiment){.stub = stub}, 0, FAILURE_GUARD, "warmup", "no token counts");
+}
+
+static void a_warm_cache_breaks_the_guard_of_a_cold_workload(void **state)
+{
+	const char *stub[] = {"--cached-tokens", "4", NULL};
+	struct stub_experiment options = {.stub = stub, .guards = "{\"cached_prompt_frac_max\": 0.01}"};
+	expect_failure(&options, 0, FAILURE_GUARD, "warmup", "50.0 % of the prompt tokens");
+}
+
+static void refused_requests_are_a_client_error(void **state)
+{
+	struct stub_process stub;
+	const char *arguments[] = {"--transcript", "tests/golden/field/b14a_error_after_tokens.sse", NULL};
+	stub_start(&stub, arguments);
+	struct fixture fixture;
+	struct launch_result result;
+	set_up(&fixture, &(struct stub_experiment){0});
+	fixture.experiment->engine.adapter = "attach";
+	fixture.experiment->engine.url = stub.url;
+	fixture.experiment->engine.ready_timeout_s = 1;
+	assert_int_equal(measure_launch(&fixture.measure, 0, &result, NULL), STATUS_OK);
+	assert_int_equal(result.failure, FAILURE_READY_TIMEOUT); /* an error in the stream is no token */
+	assert_non_null(strstr(result.reason, "engine stopped"));
+	launch_result_release(&result);
+	tear_down(&fixture);
+	stub_stop(&stub);
+}
+
+static void an_attached_server_is_measured_and_left_alone(void **state)
+{
+	struct stub_process stub;
+	stub_start(&stub, NULL);
+	struct fixture fixture;
+	struct launch_result result;
+	char url[96];
+	snprintf(url, sizeof(url), "%s/v1/", stub.url);
+	set_up(&fixture, &(struct stub_experiment){0});
+	fixture.experiment->engine.adapter = "attach";
+	fixture.experiment->engine.url = url;
+	assert_int_equal(measure_launch(&fixture.measure, 0, &result, NULL), STATUS_OK);
+	assert_string_equal(result.reason, "");
+	assert_int_equal(result.n_runs, 3);
+	assert_int_equal(kill(stub.pid, 0), 0);
+	launch_result_release(&result);
+	tear_down(&fixture);
+	stub_stop(&stub);
+}
+
+static void a_command_adapter_proves_identity_by_the_socket(void **state)
+{
+	struct launch_result result;
+	measure_arm(&(struct stub_experiment){.adapter = "command", .engine_extra = ", \"flags\": {\"speculation\": \"--speculation\"}"}, 1, &result);
+	assert_string_equal(result.reason, "");
+	assert_non_null(strstr(result.command, "--speculation\",\"ngram\""));
+	launch_result_release(&result);
+}
+
+static void real_text_goes_to_the_chat_endpoint(void **state)
+{
+	char path[] = "/tmp/verdict-measure-XXXXXX";
+	int fd = mkstemp(path);
+	assert_true(fd >= 0);
+	close(fd);
+	const char *stub[] = {"--request-log", path, NULL};
+	struct launch_result result;
+	measure_arm(&(struct stub_experiment){.stub = stub, .workloads = "[{\"name\": \"t\", \"concurrency\": 1, \"requests\": 2, "
+		"\"dataset\": {\"kind\": \"text\", \"prompts\": [\"one\", \"two\"]}, \"sampling\": {\"max_tokens\": 4}}]"}, 0, &result);
+	assert_string_equal(result.reason, "");
+	struct text log = {0};
+	assert_int_equal(file_read(path, 1 << 20, &log, NULL), STATUS_OK);
+	assert_null(strstr(text_str(&log), "/v1/completions"));
+	assert_non_null(strstr(text_str(&log), "POST /v1/chat/completions\n"));
+	assert_non_null(strstr(text_str(&log), "POST /flush_cache\n"));
+	text_release(&log);
+	launch_result_release(&result);
+	unlink(path);
+}
+
+static void a_signal_stops_the_engine_and_gives_no_result(void **state)
+{
+	struct fixture fixture;
+	struct launch_result result;
+	set_up(&fixture, &(struct stub_experiment){0});
+	kill(getpid(), SIGINT); /* blocked, and read at the first wait */
+	assert_int_equal(measure_launch(&fixture.measure, 0, &result, NULL), STATUS_INTERRUPTED);
+	launch_result_release(&result);
+	tear_down(&fixture);
+}
+
+int main(int argc, char **argv)
+{
+	int code;
+	if (support_role(argc, argv, &code))
+		return code;
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_good_launch_gives_runs_facts_and_a_fingerprint),
+		cmocka_unit_test(prompts_differ_between_runs_and_agree_between_arms),
+		cmocka_unit_test(ready_is_health_and_one_real_token),
+		cmocka_unit_test(too_little_memory_names_the_fraction_that_works),
+		cmocka_unit_test(an_engine_that_does_not_start_is_a_launch_error),
+		cmocka_unit_test(a_program_that_is_not_there_is_a_launch_error),
+		cmocka_unit_test(a_stranger_on_the_port_is_not_measured),
+		cmocka_unit_test(a_setting_that_is_not_in_effect_fails_as_inactive),
+		cmocka_unit_test(an_engine_that_dies_while_measured_is_a_crash_noticed_at_once),
+		cmocka_unit_test(an_engine_that_goes_silent_is_a_hang),
+		cmocka_unit_test(answers_of_the_wrong_length_break_a_guard),
+		cmocka_unit_test(a_server_that_tells_no_counts_breaks_a_guard),
+		cmocka_unit_test(a_warm_cache_breaks_the_guard_of_a_cold_workload),
+		cmocka_unit_test(refused_requests_are_a_client_error),
+		cmocka_unit_test(an_attached_server_is_measured_and_left_alone),
+		cmocka_unit_test(a_command_adapter_proves_identity_by_the_socket),
+		cmocka_unit_test(real_text_goes_to_the_chat_endpoint),
+		cmocka_unit_test(a_signal_stops_the_engine_and_gives_no_result),
+		cmocka_unit_test(a_server_that_is_never_ready_is_a_timeout_that_says_what_was_seen),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
