@@ -15,6 +15,7 @@ struct command {
 
 static const struct command commands[] = {
 	{"tokenize", cmd_tokenize, "text on standard input to token ids"},
+	{"inspect", cmd_inspect, "metadata and tensors of a file, or why it is refused"},
 	{"rank", cmd_rank, NULL},
 };
 
