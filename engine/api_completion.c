@@ -322,9 +322,13 @@ static void on_done(void *ctx, const struct engine_result *result)
 static enum status engine_refusal(const struct err *err, struct api_error *error)
 {
 	if (err->status == STATUS_INPUT)
-		return api_error_set(error, 400, "invalid_value", NULL, "%s", err->text);
-	if (err->status == STATUS_UNAVAILABLE)
+		return api_error_set(error, 400,
+			text_equal(err->code, "context_length_exceeded") ? "context_length_exceeded" : "invalid_value", NULL, "%s",
+			err->text);
+	if (text_equal(err->code, "queue_full"))
 		return api_error_set(error, 429, "queue_full", NULL, "%s", err->text);
+	if (err->status == STATUS_UNAVAILABLE)
+		return api_error_set(error, 503, "unavailable", NULL, "%s", err->text);
 	return api_error_set(error, 500, "engine_error", NULL, "%s", err->text);
 }
 
