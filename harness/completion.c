@@ -136,9 +136,9 @@ static void take_usage(struct request_result *out, const struct json *event)
 	take_count(&out->prompt_tokens, json_get(usage, "prompt_tokens"));
 	take_count(&out->completion_tokens, json_get(usage, "completion_tokens"));
 	take_count(&out->cached_tokens, json_get(json_get(usage, "prompt_tokens_details"), "cached_tokens"));
-	const struct json *speculation = json_get(usage, "speculation");
-	take_count(&out->drafted, json_get(speculation, "drafted"));
-	take_count(&out->accepted, json_get(speculation, "accepted"));
+	const struct json *facts = json_get(event, "verdict"); /* the built-in engine's own */
+	take_count(&out->drafted, json_get(facts, "drafted"));
+	take_count(&out->accepted, json_get(facts, "accepted"));
 	if (out->completion_tokens < 0)
 		take_count(&out->completion_tokens, json_get(timings, "predicted_n"));
 	take_count(&out->cached_tokens, json_get(timings, "cache_n"));

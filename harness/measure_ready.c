@@ -148,8 +148,9 @@ static void read_back(struct measuring *measuring)
 			err.status ? "" : "HTTP ", err.status ? err.text : answer.http_status == 200 ? "200" : "error");
 	else if (!target_settings_active(measuring->target, measuring->arm, config, reason))
 		measuring_fail(measuring, FAILURE_INACTIVE, "%s", reason);
-	const struct json *vocabulary = json_get(json_get(config, "model"), "vocab_size");
-	measuring->vocabulary = (int)json_int(vocabulary, WORKLOAD_VOCABULARY_DEFAULT);
+	int64_t vocabulary = json_int(json_get(json_get(config, "model"), "vocab"), 0);
+	if (vocabulary > 0 && vocabulary <= INT32_MAX)
+		measuring->vocabulary = (int)vocabulary;
 	measuring->result->effective_config = config;
 	text_release(&answer.body);
 }

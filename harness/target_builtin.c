@@ -6,21 +6,24 @@
 
 #include "harness/target_common.h"
 
-/* Parses the last line of the log that is a JSON object with an "error". NULL: there is none. */
-static struct json *last_error_line(const char *log)
+/* Parses the last line of the log that is a JSON object with an "error". NULL: there is none. *before points to the line that says
+ * the same for people, or to the JSON itself when it is the first line. */
+static struct json *last_error_line(const char *log, const char **before)
 {
 	const char *end = log + strlen(log);
 	while (end > log) {
 		const char *begin = end;
 		while (begin > log && begin[-1] != '\n')
 			begin--;
+		*before = begin;
 		if (*begin == '{') {
 			struct json *document = NULL;
-			if (json_parse(begin, (size_t)(end - begin), "log", &document, NULL) == STATUS_OK) {
-				if (json_text(json_get(document, "error")))
-					return document;
-				json_free(document);
+			if (json_parse(begin, (size_t)(end - begin), "log", &document, NULL) == STATUS_OK && json_text(json_get(document, "error"))) {
+				for (const char *at = begin; at > log && (at == begin || at[-1] != '\n');)
+					*before = --at;
+				return document;
 			}
+			json_free(document);
 		}
 		end = begin > log ? begin - 1 : log;
 	}
@@ -39,17 +42,19 @@ static void say_memory(const struct json *document, char reason[512])
 
 static bool explain(const char *log, bool running, enum failure *failure, char reason[512])
 {
-	struct json *document = last_error_line(log);
+	const char *said;
+	struct json *document = last_error_line(log, &said);
 	if (!document)
 		return false;
 	const char *code = json_text(json_get(document, "error"));
-	const char *message = json_text(json_get(document, "message"));
+	if (text_starts_with(said, "verdict-engine: "))
+		said += strlen("verdict-engine: ");
 	if (text_equal(code, "not_enough_memory")) {
 		*failure = running ? FAILURE_OOM_RUN : FAILURE_OOM_LOAD;
 		say_memory(document, reason);
 	} else {
 		*failure = running ? FAILURE_CRASH : FAILURE_LAUNCH_ERROR;
-		snprintf(reason, 512, "%s: %s%s%.400s", failure_name(*failure), code, message ? ": " : "", message ? message : "");
+		snprintf(reason, 512, "%s: %s: %.*s", failure_name(*failure), code, (int)strcspn(said, "\n"), said);
 	}
 	json_free(document);
 	return true;

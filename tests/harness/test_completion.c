@@ -222,8 +222,8 @@ static void reasoning_starts_the_clock_but_is_not_text(void **state)
 static void extra_counters_of_engines_are_read(void **state)
 {
 	struct request_result result;
-	play_text(HEAD STOP "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":40,\"completion_tokens\":9,\"prompt_tokens_details\":{\"cached_tokens\":16},"
-		"\"speculation\":{\"drafted\":6,\"accepted\":4}}}\n\ndata: [DONE]\n\n", NULL, &result);
+	play_text(HEAD STOP "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":40,\"completion_tokens\":9,\"prompt_tokens_details\":{\"cached_tokens\":16}},"
+		"\"verdict\":{\"drafted\":6,\"accepted\":4}}\n\ndata: [DONE]\n\n", NULL, &result);
 	assert_int_equal(result.prompt_tokens, 40);
 	assert_int_equal(result.cached_tokens, 16);
 	assert_int_equal(result.drafted, 6);
