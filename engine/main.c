@@ -16,7 +16,7 @@ struct command {
 static const struct command commands[] = {
 	{"serve", cmd_serve, "the HTTP server"},
 	{"once", cmd_once, "run one prompt and print tokens, a logits hash and rates"},
-	{"perplexity", cmd_perplexity, "perplexity of a text file"},
+	{"perplexity", cmd_perplexity, "how well the model foresees a text"},
 	{"tokenize", cmd_tokenize, "text on standard input to token ids"},
 	{"inspect", cmd_inspect, "metadata and tensors of a file, or why it is refused"},
 	{"rank", cmd_rank, NULL},
