@@ -1,7 +1,4 @@
 /* Main loop of a child rank: attach to rank 0's region, load, connect, then one step per command until told to stop. */
-#include <stdio.h>
-
-#include "base/log.h"
 #include "engine/commands.h"
 #include "engine/rank.h"
 #include "engine/ranks.h"
@@ -76,12 +73,10 @@ static enum status run(struct child *child, struct err *err)
 enum status cmd_rank(int argc, char **argv, struct err *err)
 {
 	struct child child = {0};
-	enum status status = rank_link_open(argc, argv, &child.link, err);
+	/* The link reads the whole command line, which begins one word before a command's own. */
+	enum status status = rank_link_open(argc + 1, argv - 1, &child.link, err);
 	if (status != STATUS_OK)
 		return status;
-	char prefix[32];
-	snprintf(prefix, sizeof prefix, "rank %d", rank_link_rank(child.link));
-	log_set_prefix(prefix);
 	status = run(&child, err);
 	rank_destroy(child.rank);
 	gguf_close(&child.gguf);
