@@ -10,7 +10,11 @@ SAN ?=
 B := build$(if $(SAN),-$(SAN))
 PREFIX ?= /usr/local
 PYTHON ?= python3
-CC ?= gcc
+ifeq ($(origin CC),default)
+CC := gcc
+endif
+# make V=1 shows commands
+Q := $(if $(V),,@)
 NVCC ?= $(firstword $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))
 CUDA ?= $(if $(NVCC),1,0)
 
@@ -83,7 +87,8 @@ $(B)/build-hash: FORCE
 
 $(B)/obj/%.o: %.c
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) $(EXTRA) -c $< -o $@
+	@echo "CC    $<"
+	$(Q)$(CC) $(ALL_CFLAGS) $(EXTRA) -c $< -o $@
 
 $(B)/libbase.a: $(call objects,$(BASE_SRC))
 $(B)/libkernels.a: $(call objects,$(KERNELS_SRC))
@@ -92,12 +97,15 @@ $(B)/libharness.a: $(call objects,$(HARNESS_SRC))
 $(B)/libtestsupport.a: $(call objects,$(SUPPORT_SRC))
 $(B)/lib%.a:
 	@rm -f $@
-	ar rcs $@ $^
+	@echo "AR    $@"
+	$(Q)ar rcs $@ $^
 
 $(B)/verdict-engine: $(B)/obj/engine/main.o $(B)/libengine.a $(B)/libkernels.a $(B)/libbase.a
-	$(CC) $(ALL_LDFLAGS) $^ $(LIBS_ENGINE) -o $@
+	@echo "LD    $@"
+	$(Q)$(CC) $(ALL_LDFLAGS) $^ $(LIBS_ENGINE) -o $@
 $(B)/verdict: $(B)/obj/harness/main.o $(B)/libharness.a $(B)/libbase.a
-	$(CC) $(ALL_LDFLAGS) $^ $(LIBS_HARNESS) -o $@
+	@echo "LD    $@"
+	$(Q)$(CC) $(ALL_LDFLAGS) $^ $(LIBS_HARNESS) -o $@
 
 # A test program is linked with the layers its folder is about, and those below.
 LAYERS_base := $(B)/libtestsupport.a $(B)/libbase.a
@@ -110,7 +118,8 @@ layers = $(or $(LAYERS_$(word 2,$(subst /, ,$(1)))),$(LAYERS_any))
 .SECONDEXPANSION:
 $(TESTS) $(TOOLS): $(B)/tests/%: $(B)/obj/tests/%.o $$(call layers,tests/$$*)
 	@mkdir -p $(@D)
-	$(CC) $(ALL_LDFLAGS) $< -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LIBS_TEST) -o $@
+	@echo "LD    $@"
+	$(Q)$(CC) $(ALL_LDFLAGS) $< -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LIBS_TEST) -o $@
 
 -include $(patsubst %.c,$(B)/obj/%.d,$(ALL_SRC))
 
