@@ -132,4 +132,7 @@ enum status experiment_parse(const char *bytes, size_t len, const char *source, 
 	struct experiment **out, struct err *err);
 void experiment_release(struct experiment *experiment);
 
+/* Everything that makes two loads the same load, prompts included; workload->hash is its hash. Caller frees. */
+struct json *workload_json(const struct workload *workload);
+
 #endif

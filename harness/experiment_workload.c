@@ -268,7 +268,7 @@ void experiment_make_quick(struct experiment *experiment)
 	}
 }
 
-static void hash_workload(struct workload *workload)
+struct json *workload_json(const struct workload *workload)
 {
 	struct json *document = json_new_object(), *prompts = json_new_array();
 	for (size_t i = 0; i < workload->prompts.count; i++)
@@ -282,15 +282,17 @@ static void hash_workload(struct workload *workload)
 	json_set(document, "seed", json_new_integer((int64_t)workload->seed));
 	json_set(document, "temperature", json_new_number(workload->temperature));
 	json_set(document, "ignore_eos", json_new_bool(workload->ignore_eos));
-	json_set(document, "cache", json_new_integer(workload->cache));
-	experiment_hash_json(document, workload->hash);
-	json_free(document);
+	json_set(document, "cache", json_new_string(workload->cache == CACHE_COLD ? "cold" : "warm"));
+	return document;
 }
 
 void experiment_hash_workloads(struct experiment *experiment)
 {
-	for (int i = 0; i < experiment->n_workloads; i++)
-		hash_workload(&experiment->workloads[i]);
+	for (int i = 0; i < experiment->n_workloads; i++) {
+		struct json *document = workload_json(&experiment->workloads[i]);
+		experiment_hash_json(document, experiment->workloads[i].hash);
+		json_free(document);
+	}
 }
 
 void experiment_hash_json(const struct json *document, char out[65])

@@ -1,5 +1,5 @@
-/* The results database: SQLite, WAL, STRICT tables, foreign keys, migrations by user_version. The only file that knows SQLite is
- * store*.c through this header. Every write is one short transaction; everything is saved after each launch. */
+/* The results database: SQLite (through harness/sql), WAL, STRICT tables, foreign keys, migrations by user_version. Every write is one
+ * short transaction; everything is saved after each launch. Several processes may read and write at once. */
 #ifndef HARNESS_STORE_H
 #define HARNESS_STORE_H
 
@@ -9,7 +9,9 @@
 
 struct store;
 
-/* Opens or creates, migrates each version in one transaction. A newer schema than ours is refused. */
+#define STORE_BUSY_MS 30000 /* longest wait for another writer, whose transactions take milliseconds; guess */
+
+/* Opens or creates, migrates each version in one transaction. A newer schema than ours, and any other database, is refused. */
 enum status store_open(const char *path, struct store **out, struct err *err);
 void store_close(struct store *store);
 
@@ -17,9 +19,8 @@ void store_close(struct store *store);
 struct machine_facts { char hash[65]; struct json *facts; /* host, cpu, cores, memory, kernel, gpus, drivers, … */ };
 struct build_facts { char hash[65]; const char *program, *version; /* of the engine under test */ };
 
-struct experiment_key { int64_t experiment_id; };
-
-/* Starts a new experiment record, or with resume finds the newest unfinished one with the same experiment, machine, build, model hashes. *resumed says which. */
+/* Starts a new experiment record, or with resume finds the newest one measured here with the same experiment, machine, build and model
+ * hashes; *resumed says which. A record that is already finished is resumed too: there is nothing left to launch then. */
 enum status store_begin_experiment(struct store *store, const struct experiment *experiment, const struct machine_facts *machine,
 	const struct build_facts *build, const char *model_name, const char *model_hash, bool resume, int64_t *experiment_id, bool *resumed, struct err *err);
 
@@ -36,15 +37,27 @@ void launch_cells_release(struct launch_cells *cells);
 enum status store_aa_effects(struct store *store, const char *machine_hash, const char *workload_hash, int blocks,
 	double *effects, size_t effects_max, size_t *count, struct err *err);
 
-/* Replaces the verdicts of an experiment (one row per arm and workload) and marks it finished when final. */
+/* Puts the verdicts of an experiment (one row per arm and workload; a row that exists keeps its id, and its time when nothing changed)
+ * and marks the experiment finished when final. */
 enum status store_save_verdicts(struct store *store, int64_t experiment_id, const struct experiment *experiment,
 	const struct verdict_row *rows, size_t n_rows, bool final, struct err *err);
 
-/* Rows as the public contract names them (see README "Rows"), newest first. Caller frees. filters may be NULL. */
+/* Rows as the public contract names them (README "Rows"), newest first. Caller frees. filters may be NULL; model and machine match
+ * a part of the name, the others the whole. limit 0: all. */
 struct history_filters { const char *experiment, *knob, *value, *model, *machine, *verdict; int64_t experiment_id; long long limit; };
 enum status store_history(struct store *store, const struct history_filters *filters, struct json **out, struct err *err);
 
-/* Everything about one experiment: facts, arms, launches, runs, failures with log tails, verdicts. Caller frees. */
-enum status store_show(struct store *store, int64_t experiment_id, struct json **out, struct err *err);
+/* Everything about one experiment, or about one verdict with the launches behind it: the record (see store_rows.h), "experiment_id",
+ * "evidence_id" and "rows" as store_history gives them. id: of an experiment or a verdict. STATUS_NOT_FOUND. Caller frees. */
+enum status store_show(struct store *store, int64_t id, struct json **out, struct err *err);
+
+/* The whole record of an experiment, to be imported elsewhere. Caller frees. */
+enum status store_export(struct store *store, int64_t experiment_id, struct json **out, struct err *err);
+
+/* Adds a record, all or nothing. *added is false when the database has it already. STATUS_INPUT: it is not a sound record. */
+enum status store_import(struct store *store, const struct json *record, bool *added, struct err *err);
+
+/* Mean seconds of the saved launches of experiments with this hash, or NaN: what a plan is estimated from. */
+enum status store_launch_seconds(struct store *store, const char *experiment_hash, double *seconds, struct err *err);
 
 #endif

@@ -1,0 +1,297 @@
+/* The only file that includes SQLite. See sql.h. */
+#include "harness/sql.h"
+
+#include <math.h>
+#include <sqlite3.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/text.h"
+
+struct sql {
+	sqlite3 *handle;
+};
+
+struct sql_statement {
+	struct sql *sql;
+	sqlite3_stmt *handle;
+	int bound; /* parameters bound so far */
+};
+
+static enum status fail(struct sql *sql, struct err *err)
+{
+	int code = sqlite3_errcode(sql->handle);
+	bool refused = code == SQLITE_CONSTRAINT || code == SQLITE_MISMATCH || code == SQLITE_TOOBIG;
+	return err_set(err, refused ? STATUS_INPUT : STATUS_UNAVAILABLE, "database: %s", sqlite3_errmsg(sql->handle));
+}
+
+enum status sql_open(const char *path, int busy_ms, struct sql **out, struct err *err)
+{
+	struct sql *sql = mem_calloc(1, sizeof *sql);
+	*out = NULL;
+	enum status status = STATUS_OK;
+	if (sqlite3_open_v2(path, &sql->handle, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, NULL) != SQLITE_OK) {
+		status = fail(sql, err);
+	} else {
+		sqlite3_busy_timeout(sql->handle, busy_ms);
+		status = sql_exec(sql, "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;", err);
+	}
+	if (status) {
+		sql_close(sql);
+		return err_add(err, "'%s'", path);
+	}
+	*out = sql;
+	return STATUS_OK;
+}
+
+void sql_close(struct sql *sql)
+{
+	if (!sql)
+		return;
+	sqlite3_close(sql->handle);
+	mem_free(sql);
+}
+
+enum status sql_exec(struct sql *sql, const char *text, struct err *err)
+{
+	return sqlite3_exec(sql->handle, text, NULL, NULL, NULL) == SQLITE_OK ? STATUS_OK : fail(sql, err);
+}
+
+enum status sql_begin(struct sql *sql, struct err *err)
+{
+	return sql_exec(sql, "BEGIN IMMEDIATE", err);
+}
+
+enum status sql_commit(struct sql *sql, struct err *err)
+{
+	return sql_exec(sql, "COMMIT", err);
+}
+
+void sql_rollback(struct sql *sql)
+{
+	sqlite3_exec(sql->handle, "ROLLBACK", NULL, NULL, NULL);
+}
+
+enum status sql_end(struct sql *sql, enum status status, struct err *err)
+{
+	if (!status)
+		status = sql_commit(sql, err);
+	if (status)
+		sql_rollback(sql);
+	return status;
+}
+
+enum status sql_prepare(struct sql *sql, const char *text, struct sql_statement **out, struct err *err)
+{
+	struct sql_statement *statement = mem_calloc(1, sizeof *statement);
+	statement->sql = sql;
+	*out = NULL;
+	if (sqlite3_prepare_v2(sql->handle, text, -1, &statement->handle, NULL) != SQLITE_OK) {
+		mem_free(statement);
+		return fail(sql, err);
+	}
+	*out = statement;
+	return STATUS_OK;
+}
+
+void sql_finish(struct sql_statement *statement)
+{
+	if (!statement)
+		return;
+	sqlite3_finalize(statement->handle);
+	mem_free(statement);
+}
+
+/* Binding can only fail for a parameter that the statement lacks, which is our own bug, or for want of memory. */
+static void bound(struct sql_statement *statement, int code)
+{
+	ASSERT(code == SQLITE_OK);
+	(void)statement;
+}
+
+void sql_bind_int(struct sql_statement *statement, int64_t value)
+{
+	bound(statement, sqlite3_bind_int64(statement->handle, ++statement->bound, value));
+}
+
+void sql_bind_real(struct sql_statement *statement, double value)
+{
+	statement->bound++;
+	if (isfinite(value))
+		bound(statement, sqlite3_bind_double(statement->handle, statement->bound, value));
+	else
+		bound(statement, sqlite3_bind_null(statement->handle, statement->bound));
+}
+
+static void bind_bytes(struct sql_statement *statement, const char *bytes, size_t len)
+{
+	bound(statement, sqlite3_bind_text64(statement->handle, ++statement->bound, bytes, len, SQLITE_TRANSIENT, SQLITE_UTF8));
+}
+
+void sql_bind_text(struct sql_statement *statement, const char *value)
+{
+	if (value)
+		bind_bytes(statement, value, strlen(value));
+	else
+		bound(statement, sqlite3_bind_null(statement->handle, ++statement->bound));
+}
+
+void sql_bind_json(struct sql_statement *statement, const struct json *value)
+{
+	struct text text = {0};
+	switch (json_kind_of(value)) {
+	case JSON_KIND_NULL:
+		sql_bind_text(statement, NULL);
+		break;
+	case JSON_KIND_BOOL:
+		sql_bind_int(statement, json_bool(value, false));
+		break;
+	case JSON_KIND_INTEGER:
+		sql_bind_int(statement, json_int(value, 0));
+		break;
+	case JSON_KIND_REAL:
+		sql_bind_real(statement, json_number(value, NAN));
+		break;
+	case JSON_KIND_STRING:
+		bind_bytes(statement, json_text(value), json_text_len(value));
+		break;
+	case JSON_KIND_ARRAY:
+	case JSON_KIND_OBJECT:
+		json_write(value, JSON_STYLE_COMPACT, &text);
+		bind_bytes(statement, text_str(&text), text.len);
+		break;
+	}
+	text_release(&text);
+}
+
+enum status sql_step(struct sql_statement *statement, bool *row, struct err *err)
+{
+	int code = sqlite3_step(statement->handle);
+	*row = code == SQLITE_ROW;
+	if (*row)
+		return STATUS_OK;
+	enum status status = code == SQLITE_DONE ? STATUS_OK : fail(statement->sql, err);
+	sqlite3_reset(statement->handle);
+	statement->bound = 0;
+	return status;
+}
+
+enum status sql_run(struct sql_statement *statement, struct err *err)
+{
+	bool row = true;
+	enum status status = STATUS_OK;
+	while (row && !status)
+		status = sql_step(statement, &row, err);
+	return status;
+}
+
+int64_t sql_int(struct sql_statement *statement, int column)
+{
+	return sqlite3_column_int64(statement->handle, column);
+}
+
+double sql_real(struct sql_statement *statement, int column)
+{
+	return sql_is_null(statement, column) ? NAN : sqlite3_column_double(statement->handle, column);
+}
+
+const char *sql_text(struct sql_statement *statement, int column)
+{
+	return (const char *)sqlite3_column_text(statement->handle, column);
+}
+
+bool sql_is_null(struct sql_statement *statement, int column)
+{
+	return sqlite3_column_type(statement->handle, column) == SQLITE_NULL;
+}
+
+static bool is_listed(const char *name, const char *const *names)
+{
+	for (; names && *names; names++)
+		if (text_equal(name, *names))
+			return true;
+	return false;
+}
+
+static struct json *column_json(struct sql_statement *statement, int column, bool parse)
+{
+	const char *text;
+	size_t len;
+	struct json *value = NULL;
+	switch (sqlite3_column_type(statement->handle, column)) {
+	case SQLITE_INTEGER:
+		return json_new_integer(sqlite3_column_int64(statement->handle, column));
+	case SQLITE_FLOAT:
+		return json_new_number(sqlite3_column_double(statement->handle, column));
+	case SQLITE_NULL:
+		return json_new_null();
+	default:
+		text = sql_text(statement, column);
+		len = (size_t)sqlite3_column_bytes(statement->handle, column);
+		if (parse && json_parse(text, len, "column", &value, NULL) == STATUS_OK)
+			return value;
+		return json_new_string_len(text, len);
+	}
+}
+
+struct json *sql_row(struct sql_statement *statement, const char *const *json_columns)
+{
+	struct json *row = json_new_object();
+	for (int i = 0; i < sqlite3_column_count(statement->handle); i++) {
+		const char *name = sqlite3_column_name(statement->handle, i);
+		json_set(row, name, column_json(statement, i, is_listed(name, json_columns)));
+	}
+	return row;
+}
+
+enum status sql_rows(struct sql_statement *statement, const char *const *json_columns, struct json **out, struct err *err)
+{
+	struct json *rows = json_new_array();
+	bool row = true;
+	enum status status = STATUS_OK;
+	while (row && !status) {
+		status = sql_step(statement, &row, err);
+		if (row && !status)
+			json_append(rows, sql_row(statement, json_columns));
+	}
+	if (status) {
+		json_free(rows);
+		rows = NULL;
+	}
+	*out = rows;
+	return status;
+}
+
+int64_t sql_last_id(struct sql *sql)
+{
+	return sqlite3_last_insert_rowid(sql->handle);
+}
+
+int sql_changes(struct sql *sql)
+{
+	return sqlite3_changes(sql->handle);
+}
+
+enum status sql_insert(struct sql *sql, const char *table, const char *const *columns, const struct json *object, int64_t *id,
+	struct err *err)
+{
+	struct text text = {0};
+	struct sql_statement *statement = NULL;
+	text_printf(&text, "INSERT INTO %s (", table);
+	for (size_t i = 0; columns[i]; i++)
+		text_printf(&text, "%s%s", i ? ", " : "", columns[i]);
+	text_append_str(&text, ") VALUES (");
+	for (size_t i = 0; columns[i]; i++)
+		text_append_str(&text, i ? ", ?" : "?");
+	text_append_str(&text, ")");
+	enum status status = sql_prepare(sql, text_str(&text), &statement, err);
+	for (size_t i = 0; columns[i] && !status; i++)
+		sql_bind_json(statement, json_get(object, columns[i]));
+	if (!status)
+		status = sql_run(statement, err);
+	if (!status && id)
+		*id = sql_last_id(sql);
+	sql_finish(statement);
+	text_release(&text);
+	return status;
+}

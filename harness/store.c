@@ -1,0 +1,279 @@
+/* Opening the results database, keeping what is measured, and reading it back for verdicts. Queries for people are in store_query.c. */
+#include "harness/store.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "harness/store_internal.h"
+#include "harness/store_schema.h"
+
+enum status store_open(const char *path, struct store **out, struct err *err)
+{
+	struct store *store = mem_calloc(1, sizeof *store);
+	enum status status = sql_open(path, STORE_BUSY_MS, &store->sql, err);
+	if (!status && store_migrate(store->sql, store_migrations, store_migrations_count, err))
+		status = err_add(err, "'%s'", path);
+	if (status) {
+		store_close(store);
+		store = NULL;
+	}
+	*out = store;
+	return status;
+}
+
+void store_close(struct store *store)
+{
+	if (!store)
+		return;
+	sql_close(store->sql);
+	mem_free(store);
+}
+
+/* --- writing -------------------------------------------------------------------------------------------------------- */
+
+static enum status find_resumable(struct store *store, const struct experiment *experiment, const char *machine, const char *build,
+	const char *model, int64_t *id, bool *found, struct err *err)
+{
+	struct sql_statement *statement = NULL;
+	enum status status = sql_prepare(store->sql,
+		"SELECT e.experiment_id FROM experiment e JOIN machine ma USING (machine_id) JOIN build b USING (build_id) JOIN model mo USING (model_id)"
+		" WHERE e.imported = 0 AND e.hash = ? AND ma.hash = ? AND b.hash = ? AND mo.hash = ? ORDER BY e.experiment_id DESC LIMIT 1",
+		&statement, err);
+	*found = false;
+	if (!status) {
+		sql_bind_text(statement, experiment->hash);
+		sql_bind_text(statement, machine);
+		sql_bind_text(statement, build);
+		sql_bind_text(statement, model ? model : "");
+		status = sql_step(statement, found, err);
+	}
+	if (*found)
+		*id = sql_int(statement, 0);
+	sql_finish(statement);
+	return status;
+}
+
+enum status store_begin_experiment(struct store *store, const struct experiment *experiment, const struct machine_facts *machine,
+	const struct build_facts *build, const char *model_name, const char *model_hash, bool resume, int64_t *experiment_id, bool *resumed, struct err *err)
+{
+	*resumed = false;
+	enum status status = sql_begin(store->sql, err);
+	if (status)
+		return status;
+	if (resume)
+		status = find_resumable(store, experiment, machine->hash, build->hash, model_hash, experiment_id, resumed, err);
+	if (!status && !*resumed) {
+		struct json *record = record_head(experiment, machine, build, model_name, model_hash, clock_realtime_ns());
+		status = store_insert_head(store, record, false, experiment_id, err);
+		json_free(record);
+	}
+	return sql_end(store->sql, status, err);
+}
+
+enum status store_save_launch(struct store *store, int64_t experiment_id, const struct experiment *experiment,
+	const struct launch_result *launch, struct err *err)
+{
+	/* Built before the transaction begins, so that other writers wait for the inserts only. */
+	struct json *row = launch_row(experiment, launch);
+	enum status status = sql_begin(store->sql, err);
+	if (!status)
+		status = sql_end(store->sql, store_insert_launch(store, experiment_id, row, err), err);
+	json_free(row);
+	return status ? err_add(err, "saving the launch of %s in block %d", experiment->arms[launch->arm].name, launch->block) : STATUS_OK;
+}
+
+static enum status mark_finished(struct store *store, int64_t experiment_id, int64_t now_ns, struct err *err)
+{
+	struct sql_statement *statement = NULL;
+	enum status status = sql_prepare(store->sql, "UPDATE experiment SET finished_utc_ns = ? WHERE experiment_id = ? AND finished_utc_ns IS NULL",
+		&statement, err);
+	if (!status) {
+		sql_bind_int(statement, now_ns);
+		sql_bind_int(statement, experiment_id);
+		status = sql_run(statement, err);
+	}
+	sql_finish(statement);
+	return status;
+}
+
+enum status store_save_verdicts(struct store *store, int64_t experiment_id, const struct experiment *experiment,
+	const struct verdict_row *rows, size_t n_rows, bool final, struct err *err)
+{
+	int64_t now_ns = clock_realtime_ns();
+	enum status status = sql_begin(store->sql, err);
+	if (status)
+		return status;
+	for (size_t i = 0; i < n_rows && !status; i++) {
+		struct json *row = verdict_row_json(&rows[i], now_ns);
+		status = store_put_verdict(store, experiment_id, row, err);
+		json_free(row);
+	}
+	if (!status && final)
+		status = mark_finished(store, experiment_id, now_ns, err);
+	status = sql_end(store->sql, status, err);
+	return status ? err_add(err, "saving the verdicts of %s", experiment->name) : STATUS_OK;
+}
+
+/* --- reading back --------------------------------------------------------------------------------------------------- */
+
+/* "SELECT workload, voided, METRIC, LIMIT… FROM run": metric names come from the parser's fixed table, never from outside. */
+static enum status prepare_runs(struct store *store, const struct verdict_rules *rules, struct sql_statement **out, struct err *err)
+{
+	struct text text = {0};
+	text_printf(&text, "SELECT workload, voided, %s", rules->metric);
+	for (int i = 0; i < rules->n_limits; i++)
+		text_printf(&text, ", %s", rules->limits[i].metric);
+	text_append_str(&text, " FROM run WHERE launch_id = ? AND warmup = 0");
+	enum status status = sql_prepare(store->sql, text_str(&text), out, err);
+	text_release(&text);
+	return status;
+}
+
+/* Sums of ln over the runs that count; divided by their number at the end. */
+struct log_means {
+	double sum[EXPERIMENT_WORKLOADS_MAX];
+	int count[EXPERIMENT_WORKLOADS_MAX];
+};
+
+static void add_log(struct log_means *means, int64_t workload, double value)
+{
+	if (isfinite(value) && value > 0) {
+		means->sum[workload] += log(value);
+		means->count[workload]++;
+	}
+}
+
+static void take_means(const struct log_means *means, double out[EXPERIMENT_WORKLOADS_MAX])
+{
+	for (int i = 0; i < EXPERIMENT_WORKLOADS_MAX; i++)
+		out[i] = means->count[i] ? means->sum[i] / means->count[i] : NAN;
+}
+
+static enum status load_runs(struct sql_statement *runs, int64_t launch_id, const struct verdict_rules *rules, bool dirty,
+	struct launch_cell *cell, struct err *err)
+{
+	struct log_means *means = mem_calloc(1 + EXPERIMENT_LIMITS_MAX, sizeof *means);
+	int measured = 0, voided = 0;
+	bool row = true;
+	enum status status = STATUS_OK;
+	sql_bind_int(runs, launch_id);
+	while (row && !status) {
+		status = sql_step(runs, &row, err);
+		int64_t workload = row ? sql_int(runs, 0) : -1;
+		if (status || workload < 0 || workload >= EXPERIMENT_WORKLOADS_MAX)
+			continue;
+		measured++;
+		if (sql_int(runs, 1)) {
+			voided++;
+			continue;
+		}
+		for (int i = 0; i <= rules->n_limits; i++)
+			add_log(&means[i], workload, sql_real(runs, 2 + i));
+	}
+	take_means(&means[0], cell->log_metric);
+	for (int i = 0; i < EXPERIMENT_LIMITS_MAX; i++)
+		take_means(&means[i + 1], cell->log_limit[i]);
+	/* A launch that failed on a machine that did not come back says nothing about its setting. */
+	cell->voided = (measured && voided == measured) || (dirty && cell->failure != FAILURE_NONE);
+	mem_free(means);
+	return status;
+}
+
+static void read_cell(struct sql_statement *launches, struct launch_cell *cell)
+{
+	*cell = (struct launch_cell){.arm = (int)sql_int(launches, 1), .block = (int)sql_int(launches, 2), .attempt = (int)sql_int(launches, 3)};
+	if (!failure_from_name(sql_text(launches, 4), &cell->failure))
+		cell->failure = FAILURE_GUARD; /* a class that a newer program knows */
+	snprintf(cell->reason, sizeof cell->reason, "%s", sql_is_null(launches, 5) ? "" : sql_text(launches, 5));
+	cell->fingerprint = sql_is_null(launches, 7) ? NULL : mem_strdup(sql_text(launches, 7));
+}
+
+static enum status load_each(struct sql_statement *launches, struct sql_statement *runs, const struct verdict_rules *rules,
+	struct launch_cells *out, struct err *err)
+{
+	size_t capacity = 0;
+	bool row = true;
+	enum status status = STATUS_OK;
+	while (row && !status) {
+		status = sql_step(launches, &row, err);
+		if (status || !row)
+			break;
+		if (out->count == capacity) {
+			capacity = capacity ? capacity * 2 : 32;
+			out->items = mem_realloc(out->items, capacity, sizeof *out->items);
+		}
+		struct launch_cell *cell = &out->items[out->count++];
+		read_cell(launches, cell);
+		status = load_runs(runs, sql_int(launches, 0), rules, sql_int(launches, 6) != 0, cell, err);
+	}
+	return status;
+}
+
+enum status store_load_cells(struct store *store, int64_t experiment_id, const struct experiment *experiment, struct launch_cells *out, struct err *err)
+{
+	struct sql_statement *launches = NULL, *runs = NULL;
+	*out = (struct launch_cells){0};
+	enum status status = sql_prepare(store->sql,
+		"SELECT launch_id, arm, block, max(attempt), failure, reason, machine_dirty, fingerprint FROM launch"
+		" WHERE experiment_id = ? GROUP BY block, arm ORDER BY block, position", &launches, err);
+	if (!status)
+		status = prepare_runs(store, &experiment->rules, &runs, err);
+	if (!status) {
+		sql_bind_int(launches, experiment_id);
+		status = load_each(launches, runs, &experiment->rules, out, err);
+	}
+	sql_finish(launches);
+	sql_finish(runs);
+	if (status)
+		launch_cells_release(out);
+	return status;
+}
+
+void launch_cells_release(struct launch_cells *cells)
+{
+	for (size_t i = 0; i < cells->count; i++)
+		mem_free(cells->items[i].fingerprint);
+	mem_free(cells->items);
+	*cells = (struct launch_cells){0};
+}
+
+enum status store_aa_effects(struct store *store, const char *machine_hash, const char *workload_hash, int blocks,
+	double *effects, size_t effects_max, size_t *count, struct err *err)
+{
+	struct sql_statement *statement = NULL;
+	bool row = true;
+	*count = 0;
+	enum status status = sql_prepare(store->sql,
+		"SELECT effect_pct FROM verdict_rows WHERE arm_kind = 'aa_twin' AND machine_hash = ? AND workload_hash = ? AND blocks = ?"
+		" AND effect_pct IS NOT NULL ORDER BY time_utc_ns DESC LIMIT ?", &statement, err);
+	if (!status) {
+		sql_bind_text(statement, machine_hash);
+		sql_bind_text(statement, workload_hash);
+		sql_bind_int(statement, blocks);
+		sql_bind_int(statement, (int64_t)effects_max);
+	}
+	while (row && !status) {
+		status = sql_step(statement, &row, err);
+		if (row && !status)
+			effects[(*count)++] = sql_real(statement, 0);
+	}
+	sql_finish(statement);
+	return status;
+}
+
+enum status store_launch_seconds(struct store *store, const char *experiment_hash, double *seconds, struct err *err)
+{
+	struct sql_statement *statement = NULL;
+	bool row = false;
+	enum status status = sql_prepare(store->sql, "SELECT avg(l.total_ns) / 1e9 FROM launch l JOIN experiment e USING (experiment_id) WHERE e.hash = ?",
+		&statement, err);
+	if (!status) {
+		sql_bind_text(statement, experiment_hash);
+		status = sql_step(statement, &row, err);
+	}
+	*seconds = row ? sql_real(statement, 0) : NAN;
+	sql_finish(statement);
+	return status;
+}

@@ -1,0 +1,22 @@
+/* What the parts of the store share. Private to store*.c. Functions here expect an open transaction where they write. */
+#ifndef HARNESS_STORE_INTERNAL_H
+#define HARNESS_STORE_INTERNAL_H
+
+#include "harness/sql.h"
+#include "harness/store.h"
+#include "harness/store_rows.h"
+
+struct store {
+	struct sql *sql;
+};
+
+/* Inserts the head of a record (see store_rows.h) with its machine, build, model, configurations and workloads. */
+enum status store_insert_head(struct store *store, const struct json *record, bool imported, int64_t *experiment_id, struct err *err);
+
+/* Inserts a launch row with its runs and requests. */
+enum status store_insert_launch(struct store *store, int64_t experiment_id, const struct json *launch, struct err *err);
+
+/* Inserts a verdict row, or updates the one of the same arm and workload. */
+enum status store_put_verdict(struct store *store, int64_t experiment_id, const struct json *verdict, struct err *err);
+
+#endif
