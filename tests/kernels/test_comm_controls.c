@@ -109,7 +109,7 @@ static const char *run_with(struct faults switches, int world)
 		.n_sizes = 2,
 		.calls = 400,
 		.values = COMM_VALUES_SPECIAL,
-		.timeout_ns = 500000000,
+		.timeout_ns = 1000000000,
 		.skewed = true};
 	faults = switches;
 	return comm_script_run(&script, &broken_ops, COMM_GROUP_PROCESSES, world, 20000, 0);
