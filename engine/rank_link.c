@@ -110,7 +110,7 @@ static enum status attach(struct rank_link *link, const unsigned long long numbe
 enum status rank_link_open(int argc, char **argv, struct rank_link **out, struct err *err)
 {
 	unsigned long long numbers[RANKS_LINK_FIELDS];
-	if (argc < RANKS_ARGV_FIRST || !text_equal(argv[1], RANKS_SUBCOMMAND) || !parse_link(argv[2], numbers))
+	if (argc < RANKS_ARGV_FIRST || !text_equal(argv[0], RANKS_SUBCOMMAND) || !parse_link(argv[1], numbers))
 		return err_set(err, STATUS_INPUT, "'%s' is started by the server itself, not by hand", RANKS_SUBCOMMAND);
 	struct rank_link *link = mem_calloc(1, sizeof(*link));
 	enum status status = attach(link, numbers, err);

@@ -63,11 +63,16 @@ static enum status run(struct child *child, struct err *err)
 		return status;
 	status = load(child, err);
 	rank_link_report(child->link, status, err);
-	if (status == STATUS_OK)
-		status = await_command(child, REGION_COMMAND_CONNECT, err);
+	if (status != STATUS_OK)
+		return status;
+	status = await_command(child, REGION_COMMAND_CONNECT, err);
 	if (status == STATUS_OK)
 		status = rank_connect(child->rank, err);
-	return status == STATUS_OK ? serve_steps(child, err) : status;
+	if (status == STATUS_OK)
+		status = serve_steps(child, err);
+	if (status != STATUS_OK)
+		rank_link_report(child->link, status, err); /* rank 0 quotes it when it sees this process end */
+	return status;
 }
 
 enum status cmd_rank(int argc, char **argv, struct err *err)

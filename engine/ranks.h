@@ -20,8 +20,8 @@
 
 struct ranks; /* rank 0's end; used from one thread, but for ranks_fail */
 
-/* A child is run as PROGRAM rank LINK ARGV…: its own arguments begin here. */
-#define RANKS_ARGV_FIRST 3
+/* A child is run as PROGRAM rank LINK ARGV…. Of the words after PROGRAM, which main gives to the subcommand, its own begin here. */
+#define RANKS_ARGV_FIRST 2
 
 struct ranks_options {
 	int world;
@@ -60,8 +60,8 @@ enum status ranks_await_ready(struct ranks *ranks, struct err *err);
  * text, or the death of a child if there is one, as the last line, and leaves with exit code 4. Any thread. */
 void ranks_fail(struct ranks *ranks, const struct err *err) __attribute__((noreturn));
 
-/* Child side: attaches to the parent by what ranks_start put into argv and the descriptors. Call first in main of the "rank"
- * subcommand: sets the log prefix "rank N", signals, and death with the parent. */
+/* Child side: attaches to the parent by what ranks_start put into argv and the descriptors. argv[0] is "rank". Call first in
+ * that subcommand: sets the log prefix "rank N", signals, and death with the parent. */
 struct rank_link;
 enum status rank_link_open(int argc, char **argv, struct rank_link **out, struct err *err);
 int rank_link_rank(const struct rank_link *link);

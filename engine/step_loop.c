@@ -155,6 +155,9 @@ static enum status compute(struct engine *engine, struct forward_times *times, s
 	if (engine->setup.rank.world > 1)
 		ranks_post(engine->ranks, RANKS_COMMAND_STEP);
 	enum status status = rank_step(engine->rank, times, err);
+	/* The other ranks' slices of the logits are there when they have finished the step too. */
+	if (status == STATUS_OK && engine->setup.rank.world > 1)
+		status = ranks_await_done(engine->ranks, engine->setup.rank.rank_timeout_ns, err);
 	if (status == STATUS_RANK_DIED)
 		ranks_fail(engine->ranks, err);
 	return status;

@@ -19,7 +19,7 @@ struct comm_auto_sizes {
 
 struct comm_auto_row {
 	const struct comm_ops *ops;
-	double decode_us, prefill_us; /* median over rounds of rank 0's mean time per call */
+	double decode_us, prefill_us; /* rank 0's mean time per call in its best round */
 };
 
 struct comm_auto_choice {
