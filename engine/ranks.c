@@ -17,7 +17,7 @@
 #include "engine/ranks_wire.h"
 
 #define DEATH_GRACE_NS 1000000000LL /* from the end of a control socket to the end of its process */
-#define POST_WAIT_NS 1000000000LL   /* for a child to come back from its last command, which rank 0 has finished already */
+#define POST_WAIT_NS 1000000000LL /* for a child to come back from its last command, which rank 0 has finished already */
 
 /* An anonymous memory file whose size nobody can change, so that no access can fault. */
 static enum status make_region(struct ranks *ranks, struct err *err)
