@@ -150,14 +150,17 @@ static void write_step(const struct engine *engine, const struct schedule *sched
 
 /* --- The step -------------------------------------------------------------------------------------------------------- */
 
+/* All ranks run the step. Every rank writes its own slice of the logits, so all must have finished before they are read. */
 static enum status compute(struct engine *engine, struct forward_times *times, struct err *err)
 {
-	if (engine->setup.rank.world > 1)
+	bool alone = engine->setup.rank.world == 1;
+	int64_t begin_ns = clock_monotonic_ns();
+	if (!alone)
 		ranks_post(engine->ranks, RANKS_COMMAND_STEP);
 	enum status status = rank_step(engine->rank, times, err);
-	/* The other ranks' slices of the logits are there when they have finished the step too. */
-	if (status == STATUS_OK && engine->setup.rank.world > 1)
+	if (status == STATUS_OK && !alone)
 		status = ranks_await_done(engine->ranks, engine->setup.rank.rank_timeout_ns, err);
+	times->total_ns = clock_monotonic_ns() - begin_ns;
 	if (status == STATUS_RANK_DIED)
 		ranks_fail(engine->ranks, err);
 	return status;

@@ -4,11 +4,13 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/mem.h"
 #include "base/random.h"
+#include "engine/commands.h"
 #include "tests/support/engine_bed.h"
 
 #define RUNS 12
@@ -569,6 +571,73 @@ static void config_says_what_is_in_effect_and_why(void **state)
 	engine_destroy(engine);
 }
 
+/* Every allreduce gives the same bits, so two ranks give the same texts through each of them, drafts or not. */
+static void two_ranks_give_one_text_through_every_allreduce(void **state)
+{
+	static const char *const names[] = {"ref-socket", "shm-flag", "shm-lamport", "shm-2shot", "auto"};
+	struct bed_run first[3], run;
+	for (size_t k = 0; k < sizeof names / sizeof names[0]; k++) {
+		struct engine_options options = defaults();
+		options.tp = 2;
+		options.allreduce = names[k];
+		options.speculation = k % 2 ? "ngram" : "off";
+		options.mem_budget = 256 << 20;
+		struct engine *engine = bed_open(&options, NULL);
+		struct json *config = engine_config_json(engine);
+		assert_int_equal(json_count(json_get(config, "rank_pids")), 2);
+		assert_int_equal((int)json_number(json_at(json_get(config, "rank_pids"), 0), -1), getpid());
+		if (k < 4)
+			assert_string_equal(setting(config, "allreduce", "value"), names[k]);
+		assert_string_equal(setting(config, "allreduce", "requested"), names[k]);
+		json_free(config);
+		for (int i = 0; i < 3; i++) {
+			shape_run(&run, 4 * i + 1);
+			run.sampling.logprobs = 0;
+			bed_run(engine, &run);
+			assert_int_equal(run.n_tokens, 60);
+			if (k == 0)
+				first[i] = run;
+			assert_memory_equal(run.tokens, first[i].tokens, sizeof run.tokens);
+			assert_memory_equal(run.logprobs, first[i].logprobs, sizeof run.logprobs);
+		}
+		double steps = 0;
+		static const char *const kinds[] = {"decode", "prefill", "mixed"};
+		for (int kind = 0; kind < 6; kind++) {
+			char sample[64];
+			snprintf(sample, sizeof sample, "verdict_steps_total{kind=\"%s\",plan=\"%s\"}", kinds[kind / 2], kind % 2 ? "yes" : "no");
+			steps += bed_metric(engine, sample);
+		}
+		assert_true(steps > 0);
+		assert_int_equal((int)bed_metric(engine, "verdict_allreduce_calls_total"), (int)(steps * 2 * 2)); /* two a layer */
+		assert_true(bed_metric(engine, "verdict_allreduce_bytes_total") >= steps * 4 * 64 * 4);
+		assert_true(bed_metric(engine, "verdict_step_seconds_total{phase=\"allreduce\"}") > 0);
+		engine_destroy(engine);
+	}
+}
+
+/* A model whose numbers are broken never becomes ready. */
+static void a_model_that_gives_nan_is_refused_at_its_first_token(void **state)
+{
+	struct tiny_model model = tiny_model_default();
+	char path[TINY_PATH_BYTES];
+	struct gguf gguf;
+	struct err err = {0};
+	tiny_model_write_temp(&model, path);
+	assert_int_equal(gguf_open(path, &gguf, &err), STATUS_OK);
+	long offset = (long)(gguf_find_tensor(&gguf, "output_norm.weight")->data - gguf.map.data);
+	gguf_close(&gguf);
+	FILE *file = fopen(path, "r+b");
+	const float broken = 0.0f / 0.0f;
+	assert_true(file && fseek(file, offset, SEEK_SET) == 0 && fwrite(&broken, sizeof broken, 1, file) == 1);
+	fclose(file);
+	struct engine_options options = defaults();
+	options.model_path = path;
+	struct engine *engine;
+	assert_int_equal(engine_create(&options, &engine, &err), STATUS_INTERNAL);
+	assert_non_null(strstr(err.text, "NaN"));
+	unlink(path);
+}
+
 static void engines_that_cannot_be_are_refused_with_a_code(void **state)
 {
 	const struct engine_options good = defaults();
@@ -596,8 +665,15 @@ static void engines_that_cannot_be_are_refused_with_a_code(void **state)
 	assert_null(engine);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+	if (argc > 1 && strcmp(argv[1], "rank") == 0) { /* this program, started again as another rank */
+		struct err err = {0};
+		enum status status = cmd_rank(argc, argv, &err);
+		if (status != STATUS_OK)
+			fprintf(stderr, "%s\n", err.text);
+		return status_exit_code(status);
+	}
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(the_plain_texts_are_worth_comparing),
 		cmocka_unit_test(texts_do_not_depend_on_batch_or_plans),
@@ -617,6 +693,8 @@ int main(void)
 		cmocka_unit_test(logits_are_reported_once_for_each_position),
 		cmocka_unit_test(results_and_metrics_add_up),
 		cmocka_unit_test(config_says_what_is_in_effect_and_why),
+		cmocka_unit_test(two_ranks_give_one_text_through_every_allreduce),
+		cmocka_unit_test(a_model_that_gives_nan_is_refused_at_its_first_token),
 		cmocka_unit_test(engines_that_cannot_be_are_refused_with_a_code),
 	};
 	return cmocka_run_group_tests(tests, set_up, tear_down);
