@@ -669,7 +669,7 @@ int main(int argc, char **argv)
 {
 	if (argc > 1 && strcmp(argv[1], "rank") == 0) { /* this program, started again as another rank */
 		struct err err = {0};
-		enum status status = cmd_rank(argc, argv, &err);
+		enum status status = cmd_rank(argc - 1, argv + 1, &err);
 		if (status != STATUS_OK)
 			fprintf(stderr, "%s\n", err.text);
 		return status_exit_code(status);
