@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "kernels/comm/auto.h"
 
@@ -13,6 +14,7 @@ struct rank {
 	struct forward *forward;
 	const struct comm_ops *comm_ops; /* NULL until connected, and with world 1 */
 	struct comm *comm;
+	uint32_t steps; /* completed; wraps */
 	char why[COMM_AUTO_WHY_BYTES];
 };
 
@@ -101,9 +103,32 @@ enum status rank_connect(struct rank *rank, struct err *err)
 
 /* ---- at work ---- */
 
+/* Rank 0 is often first at the end: the others may still be writing their share of the logits. */
+static enum status await_others(struct rank *rank, struct err *err)
+{
+	struct region_header *header = rank->region.header;
+	int64_t deadline_ns = clock_monotonic_ns() + header->setup.rank_timeout_ns;
+	for (int other = 1; other < header->setup.world; other++) {
+		struct wait_word *steps = &header->done[other].steps;
+		while (wait_word_get(steps) != rank->steps) {
+			if (!wait_word_while_equal(
+				    steps, rank->steps - 1, header->setup.spins, rank->peers.abort_word, deadline_ns))
+				return err_set(err, STATUS_RANK_DIED, "rank %d did not complete step %u", other, rank->steps);
+		}
+	}
+	return STATUS_OK;
+}
+
 enum status rank_step(struct rank *rank, struct forward_times *times, struct err *err)
 {
-	return forward_step(rank->forward, &rank->region.step, times, err);
+	enum status status = forward_step(rank->forward, &rank->region.step, times, err);
+	if (status != STATUS_OK)
+		return status;
+	rank->steps++;
+	if (rank->peers.rank == 0)
+		return await_others(rank, err);
+	wait_word_set(&rank->region.header->done[rank->peers.rank].steps, rank->steps);
+	return STATUS_OK;
 }
 
 struct forward *rank_forward(struct rank *rank)

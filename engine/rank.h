@@ -26,7 +26,8 @@ enum status rank_create(const struct region *region, const struct gguf *gguf, co
  * fastest. With world 1 it does nothing. */
 enum status rank_connect(struct rank *rank, struct err *err);
 
-/* Runs the step that lies in the region. Collective. times may be NULL. */
+/* Runs the step that lies in the region. Collective. On rank 0 it returns when all ranks have done it: then the logits are
+ * complete and the step may be overwritten. times may be NULL. */
 enum status rank_step(struct rank *rank, struct forward_times *times, struct err *err);
 
 struct forward *rank_forward(struct rank *rank);

@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/wait_word.h"
 #include "engine/ranks.h"
 #include "engine/setup.h"
 #include "engine/step.h"
@@ -16,6 +17,10 @@ enum { REGION_COMMAND_LOAD = RANKS_COMMAND_FIRST_FREE, REGION_COMMAND_CONNECT };
 
 struct region_header {
 	struct rank_setup setup; /* written by rank 0 before REGION_COMMAND_LOAD, then constant */
+	struct {
+		_Alignas(128) struct wait_word
+			steps; /* that this rank has completed, modulo 2^32; written by it, waited for by rank 0 */
+	} done[COMM_RANKS_MAX];
 };
 
 /* Pointers into the region, one copy per process. */

@@ -7,7 +7,9 @@
 
 #include <cmocka.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
+#include "base/wait.h"
 #include "engine/options.h"
 #include "engine/rank.h"
 #include "tests/support/comm_group.h"
@@ -18,14 +20,39 @@
 /* What all ranks of a group use; each works on its own copy of the pointers. */
 struct group_context {
 	const char *path;
-	const struct rank_setup *setup; /* rank 0 stores it in the region before the others look */
 	void *region;
+	_Atomic uint32_t *go; /* steps that rank 0 has let the others begin */
 };
+
+#define N_STEPS 100
 
 static int fail_with(const struct comm_group_member *member, const struct err *err)
 {
 	snprintf(member->text, COMM_GROUP_TEXT_BYTES, "%.500s", err->text);
 	return 1;
+}
+
+/* Rank 0 clears the logits, lets everybody run, and must find all of them filled in when its step returns. */
+static enum status run_steps(
+	const struct group_context *context, struct rank *rank, int number, struct region *region, struct err *err)
+{
+	size_t vocab = (size_t)region->header->setup.vocab;
+	for (uint32_t i = 0; i < N_STEPS; i++) {
+		if (number == 0) {
+			memset(region->logits, 0, vocab * sizeof(float));
+			atomic_store(context->go, i + 1);
+			wait_wake_all(context->go);
+		} else if (!wait_while_equal(context->go, i, 0, NULL, clock_monotonic_ns() + 20000000000)) {
+			return err_set(err, STATUS_TIMEOUT, "rank 0 did not go on");
+		}
+		enum status status = rank_step(rank, NULL, err);
+		for (size_t id = 0; number == 0 && status == STATUS_OK && id < vocab; id++)
+			if (region->logits[id] == 0)
+				status = err_set(err, STATUS_INTERNAL, "step %u: no logit %zu yet", i, id);
+		if (status != STATUS_OK)
+			return status;
+	}
+	return STATUS_OK;
 }
 
 static int run_member(const struct comm_group_member *member)
@@ -46,13 +73,13 @@ static int run_member(const struct comm_group_member *member)
 	if (status == STATUS_OK)
 		status = rank_connect(rank, &err);
 	if (status == STATUS_OK)
-		status = rank_step(rank, NULL, &err);
+		status = run_steps(context, rank, peers.rank, &region, &err);
 	struct comm_stats stats = {0};
 	if (status == STATUS_OK)
 		rank_allreduce_stats(rank, &stats);
-	if (status == STATUS_OK && stats.calls != 2 * (uint64_t)config.n_layers)
+	if (status == STATUS_OK && stats.calls != N_STEPS * 2 * (uint64_t)config.n_layers)
 		status = err_set(
-			&err, STATUS_INTERNAL, "%llu sums in one step, expected 2 per layer", (unsigned long long)stats.calls);
+			&err, STATUS_INTERNAL, "%llu sums in all steps, expected 2 per layer", (unsigned long long)stats.calls);
 	if (status == STATUS_OK && strlen(rank_allreduce_why(rank)) == 0)
 		status = err_set(&err, STATUS_INTERNAL, "no reason for %s", rank_allreduce_name(rank));
 	rank_destroy(rank);
@@ -100,7 +127,8 @@ static float *run_group(const char *path, const char *allreduce, int world)
 	assert_int_equal(mem_map(bytes, &memory, NULL), STATUS_OK);
 	region_init(&setup.rank, memory, &region);
 	write_step(&region);
-	struct group_context context = {.path = path, .setup = &setup.rank, .region = memory};
+	_Atomic uint32_t go = 0;
+	struct group_context context = {.path = path, .region = memory, .go = &go};
 	struct comm_group group = {.kind = COMM_GROUP_THREADS, .world = world, .body = run_member, .ctx = &context};
 	if (!comm_group_run(&group))
 		fail_msg("%s: %s", allreduce, comm_group_complaint(&group));
