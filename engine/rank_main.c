@@ -78,8 +78,7 @@ static enum status run(struct child *child, struct err *err)
 enum status cmd_rank(int argc, char **argv, struct err *err)
 {
 	struct child child = {0};
-	/* The link reads the whole command line, which begins one word before a command's own. */
-	enum status status = rank_link_open(argc + 1, argv - 1, &child.link, err);
+	enum status status = rank_link_open(argc, argv, &child.link, err);
 	if (status != STATUS_OK)
 		return status;
 	status = run(&child, err);
