@@ -10,7 +10,7 @@ out=build-fuzz
 mkdir -p "$out"
 flags=(-std=c17 -D_GNU_SOURCE -I. -g -O1 -pthread -ffp-contract=off -fsanitize=fuzzer-no-link,address,undefined
 	-fno-sanitize-recover=all -DVERDICT_VERSION='"fuzz"' -DVERDICT_BUILD_HASH='"fuzz"')
-libs=(-ljansson -lmicrohttpd -lpcre2-8 -lcurl -lsqlite3 -lm)
+libs=(-lcmocka -ljansson -lmicrohttpd -lpcre2-8 -lutf8proc -lcurl -lsqlite3 -lm)
 
 isa_of() {
 	case "$1" in

@@ -1,0 +1,145 @@
+/* What the fuzzers of model files and text do with one input. */
+#include "tests/support/fuzz_bodies.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/utf8.h"
+#include "engine/chat.h"
+#include "engine/chat_template.h"
+#include "engine/inspect.h"
+#include "engine/tokenizer.h"
+
+#define VOCABULARY "tests/golden/field/m11_vocab_without_pre.gguf" /* all 256 bytes, two merges, two control tokens */
+
+static void read_listings(const struct gguf *gguf)
+{
+	struct text out = {0};
+	struct json *document = inspect_json(gguf, "x");
+
+	inspect_text(gguf, "x", &out);
+	ASSERT(utf8_is_valid(text_str(&out), out.len));
+	text_clear(&out);
+	json_write(document, JSON_STYLE_COMPACT, &out);
+	json_free(document);
+	text_release(&out);
+}
+
+static void read_tensors(const struct gguf *gguf)
+{
+	volatile uint8_t sum = 0;
+
+	for (size_t i = 0; i < gguf->n_tensors; i++) {
+		const struct gguf_tensor *tensor = &gguf->tensors[i];
+
+		ASSERT((size_t)(tensor->data - gguf->map.data) % gguf->alignment == 0);
+		for (uint64_t byte = 0; byte < tensor->bytes; byte++)
+			sum = (uint8_t)(sum + tensor->data[byte]);
+	}
+}
+
+static void read_tokenizer(const struct gguf *gguf)
+{
+	static const char text[] = "Hello  world, it's 12 <|im_end|>\xff";
+	struct tokenizer *tokenizer = NULL;
+	struct chat_message message = {"user", text, sizeof(text) - 1};
+	struct token_list ids = {0};
+	const char *why = NULL;
+
+	if (tokenizer_open(gguf, "smollm", &tokenizer, NULL))
+		return;
+	ASSERT(tokenizer_encode(tokenizer, text, sizeof(text) - 1, false, &ids, NULL) == STATUS_OK);
+	for (size_t i = 0; i < ids.count; i++)
+		ASSERT(!tokenizer_is_control(tokenizer, ids.ids[i]));
+	if (chat_template_supported(gguf, tokenizer, &why))
+		ASSERT(chat_render(gguf, tokenizer, &message, 1, &ids, NULL) == STATUS_OK);
+	else
+		ASSERT(why);
+	token_list_release(&ids);
+	tokenizer_close(tokenizer);
+}
+
+void fuzz_gguf(const uint8_t *data, size_t size)
+{
+	struct gguf gguf;
+	struct err err = {0};
+
+	if (gguf_open_bytes(data, size, "fuzz", &gguf, &err)) {
+		ASSERT(err.text[0]);
+		return;
+	}
+	read_listings(&gguf);
+	read_tensors(&gguf);
+	read_tokenizer(&gguf);
+	gguf_close(&gguf);
+}
+
+static struct tokenizer *open_vocabulary(const char *pre)
+{
+	struct gguf gguf;
+	struct tokenizer *tokenizer = NULL;
+
+	ASSERT(gguf_open(VOCABULARY, &gguf, NULL) == STATUS_OK);
+	ASSERT(tokenizer_open(&gguf, pre, &tokenizer, NULL) == STATUS_OK);
+	gguf_close(&gguf);
+	return tokenizer;
+}
+
+static void round_trip(const struct tokenizer *tokenizer, const uint8_t *data, size_t size, bool parse_special, bool exact)
+{
+	struct token_list ids = {0};
+	struct text back = {0};
+
+	ASSERT(tokenizer_encode(tokenizer, (const char *)data, size, parse_special, &ids, NULL) == STATUS_OK);
+	for (size_t i = 0; i < ids.count; i++) {
+		ASSERT(parse_special || !tokenizer_is_control(tokenizer, ids.ids[i]));
+		ASSERT(tokenizer_decode_one(tokenizer, ids.ids[i], true, &back));
+	}
+	if (exact)
+		ASSERT(back.len == size && memcmp(text_str(&back), size ? (const char *)data : "", size) == 0);
+	text_release(&back);
+	token_list_release(&ids);
+}
+
+void fuzz_tokenizer(const uint8_t *data, size_t size)
+{
+	static const char *const rules[] = {"smollm", "gpt-2", "llama-bpe", "qwen2"};
+
+	for (size_t i = 0; i < 4; i++) {
+		struct tokenizer *tokenizer = open_vocabulary(rules[i]);
+
+		round_trip(tokenizer, data, size, false, i != 3); /* qwen2 normalises */
+		round_trip(tokenizer, data, size, true, i != 3);
+		tokenizer_close(tokenizer);
+	}
+}
+
+void fuzz_text_stream(const uint8_t *data, size_t size)
+{
+	struct tokenizer *tokenizer = open_vocabulary("gpt-2");
+	struct text_stream stream = {0};
+	struct text out = {0}, bytes = {0}, expected = {0};
+
+	for (size_t i = 0; i < size; i++) {
+		text_stream_push(&stream, tokenizer, data[i], &out);
+		ASSERT(utf8_is_valid(text_str(&out), out.len));
+		ASSERT(tokenizer_decode_one(tokenizer, data[i], false, &bytes));
+	}
+	text_stream_finish(&stream, &out);
+	utf8_append_lossy(&expected, text_str(&bytes), bytes.len);
+	ASSERT(out.len == expected.len && memcmp(text_str(&out), text_str(&expected), out.len) == 0);
+	text_stream_release(&stream);
+	text_release(&out);
+	text_release(&bytes);
+	text_release(&expected);
+	tokenizer_close(tokenizer);
+}
+
+void fuzz_chat_template(const uint8_t *data, size_t size)
+{
+	struct chat_template template;
+	const char *why = NULL;
+
+	ASSERT(chat_template_parse((const char *)data, size, &template, &why) || why);
+	chat_template_release(&template);
+}

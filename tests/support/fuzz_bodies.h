@@ -1,0 +1,21 @@
+/* What the fuzzers of model files and text do with one input; the unit tests replay their corpora through the same functions.
+ * A property that does not hold ends the process. */
+#ifndef TESTS_SUPPORT_FUZZ_BODIES_H
+#define TESTS_SUPPORT_FUZZ_BODIES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Opens the bytes as a file and, when it opens, reads everything in it: listings, tensor bytes, tokenizer, chat template. */
+void fuzz_gguf(const uint8_t *data, size_t size);
+
+/* Encodes the bytes as text under every rule; what comes back must be the text. */
+void fuzz_tokenizer(const uint8_t *data, size_t size);
+
+/* Streams the tokens whose ids are the bytes; what comes out must be valid and the same as decoding at once. */
+void fuzz_text_stream(const uint8_t *data, size_t size);
+
+/* Reads the bytes as a chat template. */
+void fuzz_chat_template(const uint8_t *data, size_t size);
+
+#endif
