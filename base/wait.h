@@ -21,4 +21,7 @@ uint32_t wait_default_spins(int parties);
 /* One pause instruction. */
 void wait_pause(void);
 
+/* Turn number i of a spin loop: a pause, and now and then a yield, because whom we wait for may be waiting for this very CPU. */
+void wait_spin(uint32_t i);
+
 #endif

@@ -21,7 +21,7 @@ bool wait_word_while_equal(
 			return true;
 		if (spin >= spins)
 			break;
-		wait_pause();
+		wait_spin(spin);
 	}
 	atomic_fetch_add(&word->sleepers, 1);
 	bool changed = atomic_load(&word->value) != old || wait_while_equal(&word->value, old, 0, abort_word, deadline_ns);

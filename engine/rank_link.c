@@ -27,6 +27,7 @@ struct rank_link {
 	size_t bytes;
 	struct ranks_head *head;
 	uint32_t taken; /* commands taken so far */
+	uint32_t spins;
 	int sockets[COMM_RANKS_MAX];
 };
 
@@ -94,6 +95,7 @@ static enum status attach(struct rank_link *link, const unsigned long long numbe
 	link->world = (int)numbers[1];
 	link->bytes = (size_t)numbers[2];
 	link->parent = (pid_t)numbers[4];
+	link->spins = RANKS_SPINS_FACTOR * wait_default_spins(link->world);
 	for (int peer = 0; peer < COMM_RANKS_MAX; peer++)
 		link->sockets[peer] = peer == 0 ? RANKS_FD_SOCKET : -1;
 	char prefix[16];
@@ -161,7 +163,7 @@ enum status rank_link_wait(struct rank_link *link, uint32_t *command, struct err
 {
 	struct ranks_head *head = link->head;
 	wait_word_set(&head->child[link->rank].finished, link->taken);
-	uint32_t spins = wait_default_spins(link->world);
+	uint32_t spins = link->spins;
 	for (;;) {
 		int64_t deadline_ns = clock_monotonic_ns() + PARENT_CHECK_NS;
 		if (wait_word_while_equal(&head->posted, link->taken, spins, &head->abort, deadline_ns)) {

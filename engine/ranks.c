@@ -42,6 +42,7 @@ static struct ranks *new_ranks(const struct ranks_options *options)
 	struct ranks *ranks = mem_calloc(1, sizeof(*ranks));
 	ranks->world = options->world;
 	ranks->argv = options->argv;
+	ranks->spins = RANKS_SPINS_FACTOR * wait_default_spins(options->world);
 	ranks->start_timeout_ns = options->start_timeout_ns;
 	ranks->bytes = RANKS_HEAD_BYTES + (options->shared_bytes + RANKS_PAGE_BYTES - 1) / RANKS_PAGE_BYTES * RANKS_PAGE_BYTES;
 	ranks->region_fd = -1;
@@ -137,8 +138,7 @@ enum status ranks_await_done(struct ranks *ranks, int64_t timeout_ns, struct err
 	for (int rank = 1; rank < ranks->world; rank++) {
 		struct wait_word *finished = &head->child[rank].finished;
 		for (uint32_t seen = wait_word_get(finished); seen != posted; seen = wait_word_get(finished)) {
-			uint32_t spins = wait_default_spins(ranks->world);
-			if (!wait_word_while_equal(finished, seen, spins, &head->abort, deadline_ns))
+			if (!wait_word_while_equal(finished, seen, ranks->spins, &head->abort, deadline_ns))
 				return err_set_code(err, STATUS_RANK_DIED, "rank_died",
 					"rank 0 waited %.1f s for rank %d to finish its work", (double)timeout_ns / 1e9, rank);
 		}

@@ -26,6 +26,7 @@ struct ranks {
 	int world;
 	size_t bytes; /* of the memory file */
 	int64_t start_timeout_ns;
+	uint32_t spins;
 	struct ranks_head *head;
 	int region_fd, wake_fd;
 	struct ranks_child children[COMM_RANKS_MAX]; /* by rank; [0] stays empty */

@@ -18,6 +18,9 @@ enum { RANKS_FD_REGION = 3, RANKS_FD_CONTROL, RANKS_FD_SOCKET, RANKS_FD_END };
 #define RANKS_LINK_FIELDS 5
 #define RANKS_LINK_BYTES 128
 
+/* Between two steps rank 0 samples and answers for longer than ranks usually wait for each other within one. */
+#define RANKS_SPINS_FACTOR 8
+
 #define RANKS_LINE_BYTES 128 /* a pair of cache lines, which adjacent-line prefetchers fetch together */
 
 /* Before the caller's region in the memory file. */

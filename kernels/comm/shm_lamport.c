@@ -104,7 +104,7 @@ static enum status wait_last_word(struct lamport_comm *lamport, int peer, const 
 	for (uint32_t spin = 0; has_sentinel(atomic_load_explicit(last, memory_order_acquire)); spin++) {
 		if (spin >= lamport->group.base.options.spins)
 			return shm_wait_peer(&lamport->group, peer, err);
-		wait_pause();
+		wait_spin(spin);
 	}
 	return STATUS_OK;
 }

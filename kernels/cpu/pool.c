@@ -51,7 +51,7 @@ static void gate_wait(struct gate *gate, uint32_t epoch, uint32_t spins)
 	for (uint32_t i = 0; i < spins; i++) {
 		if (atomic_load_explicit(&gate->epoch, memory_order_acquire) != epoch)
 			return;
-		wait_pause();
+		wait_spin(i);
 	}
 	atomic_fetch_add(&gate->sleepers, 1);
 	while (atomic_load(&gate->epoch) == epoch)
