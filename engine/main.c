@@ -19,6 +19,7 @@ static const struct command commands[] = {
 	{"perplexity", cmd_perplexity, "how well the model foresees a text"},
 	{"tokenize", cmd_tokenize, "text on standard input to token ids"},
 	{"inspect", cmd_inspect, "metadata and tensors of a file, or why it is refused"},
+	{"bench", cmd_bench, "speed of every operation beside the limits of this machine"},
 	{"rank", cmd_rank, NULL},
 };
 

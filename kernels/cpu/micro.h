@@ -69,6 +69,12 @@ struct softmax_state {
 struct micro {
 	const char *name;
 
+	/* Multiply-adds between registers as fast as they go, to measure the limit: `rounds` times *_per_round of them. The
+	 * result only keeps the work from being left out. */
+	float (*run_fma)(int64_t rounds);
+	int32_t (*run_dot16)(int64_t rounds);
+	int fma_per_round, dot16_per_round;
+
 	/* Sum of squares in 16 partial sums by element number modulo 16 (fma), then micro_tree_sum's order. */
 	float (*sum_squares)(const float *x, int64_t n);
 	/* out = (x * scale) * weight. out may be x. */

@@ -645,8 +645,48 @@ static void avx2_accumulate(const float *weights, int64_t weights_stride, int n_
 		accumulate_all(&args, n_queries, KN_KV_F32);
 }
 
+#define LIMIT_CHAINS 12 /* covers latency 5 with two units */
+
+static float avx2_run_fma(int64_t rounds)
+{
+	__m256 sums[LIMIT_CHAINS], factor = _mm256_set1_ps(0.999f);
+
+	UNROLL
+	for (int k = 0; k < LIMIT_CHAINS; k++)
+		sums[k] = _mm256_set1_ps((float)k);
+	for (int64_t i = 0; i < rounds; i++) {
+		UNROLL
+		for (int k = 0; k < LIMIT_CHAINS; k++)
+			sums[k] = _mm256_fmadd_ps(sums[k], factor, factor);
+	}
+	for (int k = 1; k < LIMIT_CHAINS; k++)
+		sums[0] = _mm256_add_ps(sums[0], sums[k]);
+	return _mm256_cvtss_f32(sums[0]);
+}
+
+static int32_t avx2_run_dot16(int64_t rounds)
+{
+	__m256i sums[LIMIT_CHAINS], factor = _mm256_set1_epi16(3);
+
+	UNROLL
+	for (int k = 0; k < LIMIT_CHAINS; k++)
+		sums[k] = _mm256_set1_epi32(k);
+	for (int64_t i = 0; i < rounds; i++) {
+		UNROLL
+		for (int k = 0; k < LIMIT_CHAINS; k++)
+			sums[k] = _mm256_add_epi32(sums[k], _mm256_madd_epi16(sums[k], factor));
+	}
+	for (int k = 1; k < LIMIT_CHAINS; k++)
+		sums[0] = _mm256_add_epi32(sums[0], sums[k]);
+	return _mm256_cvtsi256_si32(sums[0]);
+}
+
 const struct micro micro_avx2 = {
 	.name = "avx2",
+	.run_fma = avx2_run_fma,
+	.run_dot16 = avx2_run_dot16,
+	.fma_per_round = LIMIT_CHAINS * 8,
+	.dot16_per_round = LIMIT_CHAINS * 16,
 	.sum_squares = avx2_sum_squares,
 	.normalize = avx2_normalize,
 	.quantize = avx2_quantize,

@@ -621,8 +621,48 @@ static void avx512_accumulate(const float *weights, int64_t weights_stride, int 
 		accumulate_all(&args, n_queries, KN_KV_F32);
 }
 
+#define LIMIT_CHAINS 12 /* covers latency 5 with two units */
+
+static float avx512_run_fma(int64_t rounds)
+{
+	__m512 sums[LIMIT_CHAINS], factor = _mm512_set1_ps(0.999f);
+
+	UNROLL
+	for (int k = 0; k < LIMIT_CHAINS; k++)
+		sums[k] = _mm512_set1_ps((float)k);
+	for (int64_t i = 0; i < rounds; i++) {
+		UNROLL
+		for (int k = 0; k < LIMIT_CHAINS; k++)
+			sums[k] = _mm512_fmadd_ps(sums[k], factor, factor);
+	}
+	for (int k = 1; k < LIMIT_CHAINS; k++)
+		sums[0] = _mm512_add_ps(sums[0], sums[k]);
+	return _mm512_cvtss_f32(sums[0]);
+}
+
+static int32_t avx512_run_dot16(int64_t rounds)
+{
+	__m512i sums[LIMIT_CHAINS], factor = _mm512_set1_epi16(3), weights = _mm512_set1_epi16(5);
+
+	UNROLL
+	for (int k = 0; k < LIMIT_CHAINS; k++)
+		sums[k] = _mm512_set1_epi32(k);
+	for (int64_t i = 0; i < rounds; i++) {
+		UNROLL
+		for (int k = 0; k < LIMIT_CHAINS; k++)
+			sums[k] = _mm512_dpwssd_epi32(sums[k], weights, factor);
+	}
+	for (int k = 1; k < LIMIT_CHAINS; k++)
+		sums[0] = _mm512_add_epi32(sums[0], sums[k]);
+	return _mm_cvtsi128_si32(_mm512_castsi512_si128(sums[0]));
+}
+
 const struct micro micro_avx512 = {
 	.name = "avx512",
+	.run_fma = avx512_run_fma,
+	.run_dot16 = avx512_run_dot16,
+	.fma_per_round = LIMIT_CHAINS * 16,
+	.dot16_per_round = LIMIT_CHAINS * 32,
 	.sum_squares = avx512_sum_squares,
 	.normalize = avx512_normalize,
 	.quantize = avx512_quantize,

@@ -313,8 +313,34 @@ static void scalar_accumulate(const float *weights, int64_t weights_stride, int 
 					load_kv(values, type, t * head_dim + d), sums[q * sums_stride + d]);
 }
 
+#define LIMIT_CHAINS 4
+
+static float scalar_run_fma(int64_t rounds)
+{
+	float sums[LIMIT_CHAINS] = {1, 2, 3, 4}, factor = 0.999f;
+
+	for (int64_t i = 0; i < rounds; i++)
+		for (int k = 0; k < LIMIT_CHAINS; k++)
+			sums[k] = fmaf(sums[k], factor, factor);
+	return sums[0] + sums[1] + sums[2] + sums[3];
+}
+
+static int32_t scalar_run_dot16(int64_t rounds)
+{
+	uint32_t sums[LIMIT_CHAINS] = {1, 2, 3, 4}; /* unsigned: they wrap */
+
+	for (int64_t i = 0; i < rounds; i++)
+		for (int k = 0; k < LIMIT_CHAINS; k++)
+			sums[k] += sums[k] * 3;
+	return (int32_t)(sums[0] + sums[1] + sums[2] + sums[3]);
+}
+
 const struct micro micro_scalar = {
 	.name = "scalar",
+	.run_fma = scalar_run_fma,
+	.run_dot16 = scalar_run_dot16,
+	.fma_per_round = LIMIT_CHAINS,
+	.dot16_per_round = LIMIT_CHAINS,
 	.sum_squares = scalar_sum_squares,
 	.normalize = scalar_normalize,
 	.quantize = scalar_quantize,

@@ -24,6 +24,11 @@ static const struct form_info forms[PANEL_FORMS] = {
 	[PANEL_Q6_K] = {DTYPE_Q6_K, true, Q6_K_BLOCK_BYTES},
 };
 
+bool pack_is_quantized(enum panel_form form)
+{
+	return forms[form].quantized;
+}
+
 static bool form_of(enum dtype dtype, enum panel_form *form)
 {
 	for (int i = 0; i < PANEL_FORMS; i++) {

@@ -35,6 +35,9 @@ uint64_t pack_bytes_needed(const struct kn_slice *slices, size_t n_slices);
 /* Row `row` as fp32 [cols], the same bits as dtype_dequantize gives. */
 void pack_read_row(const struct kn_matrix *matrix, int64_t row, float *out);
 
+/* True for forms that multiply quantised activations, false for those that multiply fp32 ones. */
+bool pack_is_quantized(enum panel_form form);
+
 /* Segment that holds panel `panel`. */
 const struct segment *pack_segment_of_panel(const struct kn_matrix *matrix, int64_t panel);
 

@@ -1,0 +1,94 @@
+/* Measures read rate and multiply rates. Threads run their passes at the same time, between two barriers; a pass counts with
+ * the time from the first start to the last end. */
+#include "kernels/cpu/limits.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "kernels/cpu/micro.h"
+#include "kernels/cpu/pool.h"
+
+#define READ_BYTES ((size_t)256 << 20) /* guess: several times the largest shared cache share of a small machine */
+#define PASSES 12 /* best of: other programs disturb single passes */
+#define MULTIPLY_ROUNDS 400000 /* a few milliseconds on current cores */
+
+enum load { LOAD_READ, LOAD_FMA, LOAD_DOT16 };
+
+struct measurement {
+	struct pool *pool;
+	const struct micro *micro;
+	enum load load;
+	const float *memory;
+	int64_t started_ns; /* thread 0's, between barriers */
+	double best_seconds; /* thread 0's */
+	double sink[POOL_THREADS_MAX]; /* results nobody needs, so that the work cannot be left out */
+};
+
+static void one_pass(struct measurement *m, int thread)
+{
+	size_t share = READ_BYTES / sizeof(float) / (size_t)pool_threads(m->pool);
+
+	switch (m->load) {
+	case LOAD_READ:
+		m->sink[thread] = (double)m->micro->sum_squares(m->memory + share * (size_t)thread, (int64_t)share);
+		break;
+	case LOAD_FMA:
+		m->sink[thread] = (double)m->micro->run_fma(MULTIPLY_ROUNDS);
+		break;
+	case LOAD_DOT16:
+		m->sink[thread] = m->micro->run_dot16(MULTIPLY_ROUNDS);
+		break;
+	}
+}
+
+static void measure_thread(void *ctx, int thread)
+{
+	struct measurement *m = ctx;
+
+	for (int pass = 0; pass < PASSES; pass++) {
+		pool_barrier(m->pool);
+		if (thread == 0)
+			m->started_ns = clock_monotonic_ns();
+		one_pass(m, thread);
+		pool_barrier(m->pool);
+		if (thread == 0) {
+			double seconds = (double)(clock_monotonic_ns() - m->started_ns) * 1e-9;
+
+			if (m->best_seconds == 0 || seconds < m->best_seconds)
+				m->best_seconds = seconds;
+		}
+	}
+}
+
+static double seconds_of(struct measurement *m, enum load load)
+{
+	m->load = load;
+	m->best_seconds = 0;
+	pool_run(m->pool, measure_thread, m);
+	return m->best_seconds;
+}
+
+enum status cpu_limits_measure(int threads, struct cpu_limits *out, struct err *err)
+{
+	struct measurement *m = mem_calloc(1, sizeof *m);
+	void *memory = NULL;
+	enum status status = micro_choose("auto", &m->micro, err);
+
+	*out = (struct cpu_limits){0};
+	if (status == STATUS_OK)
+		status = pool_create(threads, &m->pool, err);
+	if (status == STATUS_OK)
+		status = mem_map(READ_BYTES, &memory, err);
+	if (status == STATUS_OK) {
+		memset(memory, 1, READ_BYTES); /* real pages; the floats are tiny and their squares 0 */
+		m->memory = memory;
+		out->read_bytes_per_s = (double)READ_BYTES / seconds_of(m, LOAD_READ);
+		out->fma_flops_per_s = 2.0 * MULTIPLY_ROUNDS * m->micro->fma_per_round * threads / seconds_of(m, LOAD_FMA);
+		out->dot16_flops_per_s = 2.0 * MULTIPLY_ROUNDS * m->micro->dot16_per_round * threads / seconds_of(m, LOAD_DOT16);
+	}
+	mem_unmap(memory, READ_BYTES);
+	pool_destroy(m->pool);
+	mem_free(m);
+	return status;
+}
