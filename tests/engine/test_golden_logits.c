@@ -1,9 +1,7 @@
-/* Logits and greedy text of the real model against Hugging Face transformers on the dequantised weights.
- * The model file is named by VERDICT_MODEL; without it these tests are skipped (make test fetches it first). */
+/* Logits and greedy text of the real model against Hugging Face transformers on the dequantised weights. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -12,6 +10,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "tests/support/forward_run.h"
+#include "tests/support/real_model.h"
 
 #define GOLDEN_BYTES_MAX ((size_t)4 << 20)
 #define TOKENS_MAX 1024
@@ -28,14 +27,6 @@ static const struct bounds bounds_f32_kv = {1.2e-3, 0.006}, bounds_f16_kv = {2e-
 #define ERROR_RANKS \
 	5e-4 /* relative, several ranks against one: another order of sums, amplified where activations and keys round */
 #define NEAR_TIE 0.04 /* logits closer than this may come out in another order: twice the largest distance above */
-
-static const char *model_path(void)
-{
-	const char *path = getenv("VERDICT_MODEL");
-	if (!path || !file_exists(path))
-		skip();
-	return path;
-}
 
 static struct json *golden(const char *name)
 {
@@ -128,7 +119,7 @@ static void check_all_cases(const struct forward_run *settings, struct bounds bo
 
 static void logits_agree_with_transformers(void **state)
 {
-	struct forward_run run = forward_run_default(model_path());
+	struct forward_run run = forward_run_default(real_model_path());
 	run.chunk = 256;
 	run.threads = 2;
 	check_all_cases(&run, bounds_f32_kv);
@@ -173,7 +164,7 @@ static void check_greedy(const struct forward_run *settings, const struct json *
 
 static void greedy_text_is_that_of_transformers_but_for_near_ties(void **state)
 {
-	struct forward_run run = forward_run_default(model_path());
+	struct forward_run run = forward_run_default(real_model_path());
 	struct json *root = golden("logits.json");
 	int vocab = (int)json_int(json_get(root, "vocab"), 0);
 	const struct json *cases = json_get(root, "cases");
@@ -194,7 +185,7 @@ static void greedy_text_is_that_of_transformers_but_for_near_ties(void **state)
 static void ranks_agree_with_one_rank_on_the_real_model(void **state)
 {
 	static const int worlds[] = {2, 3, 9};
-	struct forward_run run = forward_run_default(model_path());
+	struct forward_run run = forward_run_default(real_model_path());
 	struct json *root = golden("logits.json");
 	const struct json *one = json_at(json_get(root, "cases"), 6);
 	int32_t ids[TOKENS_MAX];
