@@ -11,7 +11,7 @@
 #include "kernels/kn.h"
 
 #define PREFILL_ROWS_MAX 512 /* the prompt length that CPU engines are usually compared at */
-#define SAMPLE_NS 300000000LL /* time spent on one operation */
+#define COOLER_BYTES ((size_t)128 << 20) /* guess: several times the share of a cache that a small machine has */
 #define SAMPLES_MIN 3
 #define SAMPLES_MAX 2000
 
@@ -21,7 +21,9 @@ struct bench {
 	struct kn_backend *backend;
 	struct model_config config;
 	struct weights weights;
-	struct kn_plan *cooler; /* reads more weights than a cache holds: run before samples of what would stay cached */
+	void *cold; /* COOLER_BYTES */
+	struct kn_plan *cooler; /* empties the caches before each sample: in a step no operation finds its weights there */
+	int64_t sample_ns;
 	int context; /* position of the row of a decode step */
 	int rows_max; /* of a prefill step, also the tokens that the cache holds */
 	int64_t qkv_width, attended_width;
@@ -74,6 +76,8 @@ static void make_buffers(struct bench *b)
 static void bench_release(struct bench *b)
 {
 	b->kn->plan_destroy(b->backend, b->cooler);
+	if (b->cold)
+		b->kn->release(b->backend, b->cold, COOLER_BYTES);
 	weights_release(b->kn, b->backend, &b->weights);
 	arena_release(&b->arena);
 	b->kn->destroy(b->backend);
@@ -239,7 +243,7 @@ static enum status time_plan(const struct bench *b, struct kn_plan *plan, bool c
 		if (cool)
 			status = b->kn->plan_run(b->backend, b->cooler, err);
 		start_ns = clock_monotonic_ns();
-		if (status != STATUS_OK || (i >= SAMPLES_MIN && start_ns - begin_ns > SAMPLE_NS))
+		if (status != STATUS_OK || (i >= SAMPLES_MIN && start_ns - begin_ns > b->sample_ns))
 			break;
 		status = b->kn->plan_run(b->backend, plan, err);
 		took_ns = clock_monotonic_ns() - start_ns;
@@ -270,7 +274,7 @@ static enum status measure(const struct bench *b, const struct cpu_limits *limit
 	for (int i = 0; i < row->rows; i++)
 		b->positions[i] = row->rows == 1 ? b->context : i;
 	if (status == STATUS_OK)
-		status = time_plan(b, plan, once_per_step(row->part), &row->seconds, err);
+		status = time_plan(b, plan, row->part != BENCH_STEP, &row->seconds, err);
 	b->kn->plan_destroy(b->backend, plan);
 	read = row->cost.bytes / limits->read_bytes_per_s;
 	multiply = row->cost.fma_flops / limits->fma_flops_per_s + row->cost.dot16_flops / limits->dot16_flops_per_s;
@@ -279,15 +283,16 @@ static enum status measure(const struct bench *b, const struct cpu_limits *limit
 	return status;
 }
 
-/* All layers' weights but not the head's. */
+/* A sum over more memory than caches hold. */
 static enum status record_cooler(struct bench *b, struct err *err)
 {
-	enum status status = b->kn->plan_begin(b->backend, err), end_status;
+	enum status status = b->kn->alloc(b->backend, COOLER_BYTES, &b->cold, err), end_status;
 
+	if (status == STATUS_OK)
+		status = b->kn->plan_begin(b->backend, err);
 	if (status != STATUS_OK)
 		return status;
-	for (int part = BENCH_QKV; part <= BENCH_DOWN && status == STATUS_OK; part++)
-		status = issue_all(b, &(struct bench_row){.part = (enum bench_part)part, .rows = 1}, err);
+	status = b->kn->add(b->backend, b->cold, b->cold, COOLER_BYTES / sizeof(float), err);
 	end_status = b->kn->plan_end(b->backend, &b->cooler, err);
 	return status != STATUS_OK ? status : end_status;
 }
@@ -311,7 +316,7 @@ static enum status measure_all(struct bench *b, const struct bench_options *opti
 
 enum status bench_measure(const struct bench_options *options, struct bench_report *out, struct err *err)
 {
-	struct bench bench = {.kn = &kn_cpu_ops};
+	struct bench bench = {.kn = &kn_cpu_ops, .sample_ns = options->sample_ns};
 	struct gguf gguf;
 	enum status status = gguf_open(options->model_path, &gguf, err);
 

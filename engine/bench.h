@@ -37,6 +37,7 @@ struct bench_options {
 	const char *isa; /* as in kn_options */
 	int threads;
 	int context; /* tokens before the one of the decode step */
+	int64_t sample_ns; /* time spent on each row */
 };
 
 struct bench_report {
@@ -46,7 +47,9 @@ struct bench_report {
 	struct bench_row rows[2 * BENCH_PARTS]; /* prefill, then decode */
 };
 
-/* Takes about ten seconds for a small model. */
+#define BENCH_SAMPLE_NS 300000000 /* enough samples that some meet an undisturbed machine */
+
+/* Takes about ten seconds for a small model with BENCH_SAMPLE_NS. */
 enum status bench_measure(const struct bench_options *options, struct bench_report *out, struct err *err);
 
 #endif

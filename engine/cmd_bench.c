@@ -94,7 +94,7 @@ static enum status measure_and_print(const struct bench_options *options, bool j
 
 enum status cmd_bench(int argc, char **argv, struct err *err)
 {
-	struct bench_options options = {0};
+	struct bench_options options = {.sample_ns = BENCH_SAMPLE_NS};
 	long long threads = file_machine_cpus(), context = 64;
 	bool json = false, help = false;
 	const struct option table[] = {
