@@ -1,0 +1,271 @@
+/* `verdict run FILE`: an experiment from its file to verdicts in the store. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/options.h"
+#include "harness/artifact.h"
+#include "harness/commands.h"
+#include "harness/plan.h"
+#include "harness/run_loop.h"
+#include "harness/target.h"
+
+extern char **environ;
+
+#define START_S_GUESS 2.0          /* of an engine, for the estimate before anything was measured */
+#define TOKENS_PER_S_GUESS 60.0    /* per slot; a small model on two cores */
+
+struct run_command {
+	const char *file, *db, *only, *model;
+	struct option_list set;
+	bool quick, resume, json, help;
+	/* Everything that is open. */
+	struct experiment *experiment;
+	struct store *store;
+	struct client *client;
+	struct interrupt interrupt;
+	struct machine_facts machine;
+	struct build_facts build;
+	struct text engine_program; /* the built-in engine */
+	struct text engine_found;   /* the program that arms are launched with */
+	char model_hash[65];
+	int64_t experiment_id;
+};
+
+static const char help_text[] =
+	"usage: verdict run FILE [options]\n"
+	"\n"
+	"Launches a server under each setting of an experiment file, in blocks of random order, measures it, and compares every candidate\n"
+	"with the baseline. Each launch is saved as soon as it ends: after a crash or kill, the same command with --resume goes on where it\n"
+	"stopped. A candidate that fails is a result and does not end the run. Progress goes to standard error, the result to standard output.\n"
+	"\n";
+
+static const char help_end[] =
+	"\n"
+	"Exit codes: 0 completed, however many candidates failed; 1 the baseline failed; 2 bad usage or file; 3 cannot measure here; 130\n"
+	"interrupted (go on with --resume).\n";
+
+#define N_OPTIONS 8
+static void fill_options(struct run_command *command, struct option options[N_OPTIONS])
+{
+	const struct option table[N_OPTIONS] = {
+		{"db", OPTION_STRING, &command->db, 0, 0, "FILE", "Results database (default results.db)."},
+		{"quick", OPTION_FLAG, &command->quick, 0, 0, NULL, "Three blocks, one run a launch, short outputs; marked so in the store."},
+		{"resume", OPTION_FLAG, &command->resume, 0, 0, NULL, "Go on with the newest run of this experiment; starts one when there is none."},
+		{"set", OPTION_STRING_LIST, &command->set, 0, 0, "KEY.PATH=VALUE", "Change a value of the file; may be given again."},
+		{"only", OPTION_STRING, &command->only, 0, 0, "ARM", "Only this candidate, beside the baseline and its twin."},
+		{"model", OPTION_STRING, &command->model, 0, 0, "PATH", "Model to use instead of the file's."},
+		{"json", OPTION_FLAG, &command->json, 0, 0, NULL, "End with one JSON document on standard output."},
+		{"help", OPTION_FLAG, &command->help, 0, 0, NULL, "Print this text."},
+	};
+	memcpy(options, table, sizeof(table));
+}
+
+static enum status print(const struct text *text, struct err *err)
+{
+	return file_write_all(STDOUT_FILENO, text_str(text), text->len, err);
+}
+
+static enum status print_help(const struct option *options, struct err *err)
+{
+	struct text text = {0};
+	text_append_str(&text, help_text);
+	options_help(options, N_OPTIONS, &text);
+	text_append_str(&text, help_end);
+	enum status status = print(&text, err);
+	text_release(&text);
+	return status;
+}
+
+/* ---- what is measured ---- */
+
+/* The built-in engine lies beside this program. */
+static void find_builtin(struct text *out)
+{
+	char path[4096];
+	ssize_t len = readlink("/proc/self/exe", path, sizeof(path) - 1);
+	const char *slash = len > 0 ? memrchr(path, '/', (size_t)len) : NULL;
+	text_append(out, path, slash ? (size_t)(slash + 1 - path) : 0);
+	text_append_str(out, "verdict-engine");
+}
+
+static const char *search_path(void)
+{
+	for (char **entry = environ; *entry; entry++)
+		if (text_starts_with(*entry, "PATH="))
+			return *entry + strlen("PATH=");
+	return NULL;
+}
+
+/* A missing program is found out before anything is stored: with it no arm could be launched. */
+static enum status find_engine(struct run_command *command, struct err *err)
+{
+	const struct experiment *experiment = command->experiment;
+	const struct engine_spec *engine = &experiment->engine;
+	find_builtin(&command->engine_program);
+	if (!target_by_name(engine->adapter)->launches) {
+		/* Whoever answers there is known by its address only. */
+		command->build = (struct build_facts){.program = engine->url, .version = ""};
+		return artifact_hash(engine->url, NULL, command->build.hash, err);
+	}
+	const char *name = engine->command.count ? engine->command.items[0] : text_str(&command->engine_program);
+	if (!artifact_find_program(name, search_path(), &command->engine_found))
+		return err_set(err, STATUS_UNAVAILABLE, "engine program '%s' does not exist or cannot be run", name);
+	command->build = (struct build_facts){.program = text_str(&command->engine_found), .version = ""};
+	return artifact_hash(command->build.program, NULL, command->build.hash, err);
+}
+
+static enum status find_model(struct run_command *command, struct err *err)
+{
+	const struct engine_spec *engine = &command->experiment->engine;
+	if (!engine->model)
+		return STATUS_OK;
+	if (text_equal(engine->adapter, "builtin") && !file_exists(engine->model))
+		return err_set(err, STATUS_UNAVAILABLE, "model '%s' does not exist (make model fetches the small one)", engine->model);
+	struct text cache = {0};
+	text_printf(&cache, "%s-hashes.json", command->db);
+	enum status status = artifact_hash(engine->model, text_str(&cache), command->model_hash, err);
+	text_release(&cache);
+	return status;
+}
+
+static const char *model_name(const struct run_command *command)
+{
+	const char *model = command->experiment->engine.model;
+	const char *slash = model ? strrchr(model, '/') : NULL;
+	return slash ? slash + 1 : model ? model : "";
+}
+
+/* ---- results ---- */
+
+static enum status print_rows(struct run_command *command, struct err *err)
+{
+	struct history_filters filters = {.experiment_id = command->experiment_id};
+	struct json *rows = NULL;
+	struct text text = {0};
+	enum status status = store_history(command->store, &filters, &rows, err);
+	if (status)
+		return status;
+	if (command->json) {
+		struct json *document = json_new_object();
+		json_set(document, "experiment_id", json_new_integer(command->experiment_id));
+		json_set(document, "name", json_new_string(command->experiment->name));
+		json_set(document, "verdicts", rows);
+		json_write(document, JSON_STYLE_PRETTY, &text);
+		text_append_char(&text, '\n');
+		json_free(document);
+	} else {
+		json_free(rows);
+	}
+	status = print(&text, err);
+	text_release(&text);
+	return status;
+}
+
+/* ---- running ---- */
+
+static enum status announce(struct run_command *command, struct progress *progress, bool resumed, struct err *err)
+{
+	const struct experiment *experiment = command->experiment;
+	struct launch_cells cells = {0};
+	enum status status = store_load_cells(command->store, command->experiment_id, experiment, &cells, err);
+	int done = status ? 0 : run_loop_done(experiment, &cells), total = plan_launches(experiment, false);
+	launch_cells_release(&cells);
+	if (status)
+		return status;
+	progress_open(progress, STDERR_FILENO, experiment, done, total);
+	double seconds = plan_seconds(experiment, START_S_GUESS, TOKENS_PER_S_GUESS) * (total > done ? total - done : 0) / (total > 0 ? total : 1);
+	struct text text = {0};
+	progress_headline(experiment, resumed ? done : 0, total, seconds, &text);
+	file_write_all(STDERR_FILENO, text_str(&text), text.len, NULL);
+	text_release(&text);
+	for (size_t i = 0; i < experiment->notices.count; i++)
+		progress_note(progress, "%s", experiment->notices.items[i]);
+	return STATUS_OK;
+}
+
+static enum status run(struct run_command *command, struct err *err)
+{
+	struct progress progress = {.fd = -1};
+	bool resumed = false;
+	command->machine.facts = probe_linux.facts();
+	probe_machine_hash(command->machine.facts, command->machine.hash);
+	enum status status = store_begin_experiment(command->store, command->experiment, &command->machine, &command->build, model_name(command),
+		command->model_hash, command->resume, &command->experiment_id, &resumed, err);
+	if (!status)
+		status = announce(command, &progress, resumed, err);
+	if (status)
+		return status;
+	struct measure measure = {
+		.experiment = command->experiment,
+		.runner = &runner_local,
+		.probe = &probe_linux,
+		.client = command->client,
+		.interrupt = &command->interrupt,
+		.engine_program = text_str(&command->engine_program),
+		.environment = environ,
+	};
+	struct run_loop loop = {
+		.experiment = command->experiment,
+		.store = command->store,
+		.experiment_id = command->experiment_id,
+		.machine_hash = command->machine.hash,
+		.measure = &measure,
+		.progress = &progress,
+	};
+	status = run_loop_run(&loop, err);
+	progress_close(&progress);
+	/* A failed baseline is an answer too; what ended in between leaves rows for --resume to complete. */
+	if (status == STATUS_OK || status == STATUS_ANSWER_BAD) {
+		enum status printed = print_rows(command, status ? NULL : err);
+		status = status ? status : printed;
+	}
+	return status;
+}
+
+static enum status load(struct run_command *command, struct err *err)
+{
+	struct experiment_overrides overrides = {.quick = command->quick, .set = command->set.items, .n_set = command->set.count,
+		.only = command->only, .model = command->model};
+	enum status status = experiment_load(command->file, &overrides, &command->experiment, err);
+	if (!status)
+		status = find_engine(command, err);
+	if (!status)
+		status = find_model(command, err);
+	return status;
+}
+
+enum status cmd_run(int argc, char **argv, struct err *err)
+{
+	struct run_command command = {.db = "results.db", .interrupt = {.fd = -1}};
+	struct option options[N_OPTIONS];
+	const char *words[2];
+	size_t n_words = 0;
+	fill_options(&command, options);
+	enum status status = options_parse(options, N_OPTIONS, argc, argv, 2, words, 2, &n_words, err);
+	if (!status && command.help)
+		return print_help(options, err);
+	if (!status && n_words != 1)
+		status = err_set(err, STATUS_INPUT, "run takes one experiment file, got %zu (see verdict run --help)", n_words);
+	if (status)
+		return status;
+	command.file = words[0];
+	status = load(&command, err);
+	if (!status)
+		status = interrupt_open(&command.interrupt, err);
+	if (!status)
+		status = client_create(&command.client, err);
+	if (!status)
+		status = store_open(command.db, &command.store, err);
+	if (!status)
+		status = run(&command, err);
+	store_close(command.store);
+	client_destroy(command.client);
+	interrupt_close(&command.interrupt);
+	experiment_release(command.experiment);
+	json_free(command.machine.facts);
+	text_release(&command.engine_program);
+	text_release(&command.engine_found);
+	return status;
+}
