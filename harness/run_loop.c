@@ -172,7 +172,7 @@ static enum status run_block(struct run_loop *loop, int block, struct launch_cel
 	bool *dropped = mem_calloc((size_t)experiment->n_arms, sizeof(*dropped));
 	enum status status = run_loop_dropped(experiment, cells, block, dropped, err);
 	int n = status ? 0 : plan_block(experiment, block, dropped, plan);
-	for (int arm = 0; arm < experiment->n_arms && block < experiment->protocol.blocks; arm++)
+	for (int arm = 0; arm < experiment->n_arms; arm++)
 		loop->progress->total -= dropped[arm];
 	for (int i = 0; i < n && !status; i++)
 		status = launch_arm(loop, &plan[i], cells, err);

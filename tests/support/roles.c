@@ -42,6 +42,8 @@ bool support_role(int argc, char **argv, int *code)
 		*code = guard_run();
 	else if (strcmp(argv[1], "bench") == 0)
 		*code = run_command(cmd_bench, argc, argv);
+	else if (strcmp(argv[1], "run") == 0)
+		*code = run_command(cmd_run, argc, argv);
 	else
 		return false;
 	return true;
