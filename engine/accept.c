@@ -1,6 +1,7 @@
 /* Chain acceptance, draft pace and counters. */
 #include "engine/accept.h"
 
+#define LENGTH_FIRST 3 /* guess: a wrong first draft should not cost as much as a right one saves */
 #define PAUSE_FIRST 4
 #define PAUSE_MAX 64
 
@@ -24,7 +25,8 @@ enum status accept_chain(const int32_t *drafts, int32_t n_drafts, accept_sample 
 
 void accept_pace_init(struct accept_pace *pace, int32_t length_max)
 {
-	*pace = (struct accept_pace){.length_max = length_max, .length = length_max, .pause_next = PAUSE_FIRST};
+	int32_t length = length_max < LENGTH_FIRST ? length_max : LENGTH_FIRST;
+	*pace = (struct accept_pace){.length_max = length_max, .length = length, .pause_next = PAUSE_FIRST};
 }
 
 int32_t accept_pace_next(struct accept_pace *pace, int32_t n_decoding)

@@ -26,8 +26,8 @@ enum status accept_chain(const int32_t *drafts, int32_t n_drafts, accept_sample 
 	struct err *err);
 
 /* --- How much to draft ------------------------------------------------------------------------------------------------
- * Per sequence: the length doubles (to the switch's maximum) when all drafts were accepted, falls to what was accepted
- * plus one when some were, halves when none was. After ACCEPT_MISSES_MAX steps without any hit it pauses for 4 steps, each
+ * Per sequence: the length begins at 3, doubles (to the switch's maximum) when all drafts were accepted, falls to what was
+ * accepted plus one when some were, halves when none was. After ACCEPT_MISSES_MAX steps without any hit it pauses for 4 steps, each
  * time twice as long up to 64, and then tries one draft again: text that never repeats costs next to nothing.
  * Per step: all sequences together draft at most ACCEPT_ROWS_MAX tokens, since a verify row costs the more the closer the
  * batch is to being bound by arithmetic. */

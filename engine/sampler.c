@@ -19,8 +19,9 @@ struct entry {
 
 struct sampler {
 	int32_t vocab, n_groups;
-	float *weights;    /* [vocab] exp((logit - max) / T), not normalised */
+	float *weights;    /* [n_groups * GROUP] exp((logit - max) / T), not normalised */
 	double *group_sums; /* [n_groups] */
+	int32_t *buckets;  /* [n_groups * GROUP] */
 	struct entry *sorted; /* [vocab] the bucket that is being sorted */
 	int32_t counts[BUCKETS];
 	double masses[BUCKETS];
@@ -40,8 +41,9 @@ struct sampler *sampler_create(int32_t vocab)
 	struct sampler *sampler = mem_calloc(1, sizeof *sampler);
 	sampler->vocab = vocab;
 	sampler->n_groups = (vocab + GROUP - 1) / GROUP;
-	sampler->weights = mem_calloc((size_t)vocab, sizeof *sampler->weights);
+	sampler->weights = mem_calloc((size_t)sampler->n_groups * GROUP, sizeof *sampler->weights);
 	sampler->group_sums = mem_calloc((size_t)sampler->n_groups, sizeof *sampler->group_sums);
+	sampler->buckets = mem_calloc((size_t)sampler->n_groups * GROUP, sizeof *sampler->buckets);
 	sampler->sorted = mem_calloc((size_t)vocab, sizeof *sampler->sorted);
 	return sampler;
 }
@@ -51,9 +53,65 @@ void sampler_destroy(struct sampler *sampler)
 	if (!sampler)
 		return;
 	mem_free(sampler->sorted);
+	mem_free(sampler->buckets);
 	mem_free(sampler->group_sums);
 	mem_free(sampler->weights);
 	mem_free(sampler);
+}
+
+/* --- Exponentials ---------------------------------------------------------------------------------------------------- */
+
+#define EXPONENT_MIN (-87.0f) /* exp of it is just above the smallest normal number */
+
+/* exp(x) for EXPONENT_MIN <= x <= 0, to about one unit in the last place. Source: range reduction and polynomial of Cephes'
+ * expf (Moshier). */
+static inline float exp_negative(float x)
+{
+	const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to a whole number, found in the low bits */
+	float shifted = x * 1.44269504088896341f + magic;
+	float whole = shifted - magic;
+	float r = x - whole * 0.693359375f + whole * 2.12194440e-4f;
+	float y = 1.9875691500e-4f;
+	y = y * r + 1.3981999507e-3f;
+	y = y * r + 8.3334519073e-3f;
+	y = y * r + 4.1665795894e-2f;
+	y = y * r + 1.6666665459e-1f;
+	y = y * r + 5.0000001201e-1f;
+	y = y * r * r + r + 1.0f;
+	uint32_t bits;
+	float power;
+	memcpy(&bits, &shifted, sizeof bits);
+	bits = (bits + 127) << 23;
+	memcpy(&power, &bits, sizeof power);
+	return y * power;
+}
+
+/* out[i] = exp((logits[i] - max) * inverse) of one group, 0 below EXPONENT_MIN. Loops of a constant count, without branches
+ * and aliasing, become vector code. */
+static void exp_group(const float *restrict logits, float max, float inverse, float *restrict out)
+{
+	float exponents[GROUP];
+	for (int32_t i = 0; i < GROUP; i++)
+		exponents[i] = (logits[i] - max) * inverse;
+	for (int32_t i = 0; i < GROUP; i++)
+		out[i] = exponents[i] > EXPONENT_MIN ? exponents[i] : EXPONENT_MIN;
+	for (int32_t i = 0; i < GROUP; i++)
+		out[i] = exp_negative(out[i]);
+	for (int32_t i = 0; i < GROUP; i++)
+		out[i] = exponents[i] > EXPONENT_MIN ? out[i] : 0;
+}
+
+/* Eight running sums, in a fixed order. */
+static double sum_group(const float *weights, int32_t count)
+{
+	double sums[8] = {0};
+	int32_t i = 0;
+	for (; i + 8 <= count; i += 8)
+		for (int k = 0; k < 8; k++)
+			sums[k] += (double)weights[i + k];
+	for (; i < count; i++)
+		sums[0] += (double)weights[i];
+	return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
 }
 
 /* --- One pass over the row ------------------------------------------------------------------------------------------- */
@@ -78,13 +136,25 @@ static enum status scan_row(const struct sampler *sampler, const float *logits, 
 	return STATUS_OK;
 }
 
+/* The smallest finite logit, in lanes that the compiler can keep in vectors. */
 static void find_minimum(const struct sampler *sampler, struct row *row)
 {
-	float min = row->max;
-	for (int32_t id = 0; id < sampler->vocab; id++)
-		if (row->logits[id] < min && row->logits[id] != -INFINITY)
-			min = row->logits[id];
-	row->min = min;
+	enum { LANES = 16 };
+	float lanes[LANES];
+	int32_t id = 0;
+	for (int k = 0; k < LANES; k++)
+		lanes[k] = row->max;
+	for (; id + LANES <= sampler->vocab; id += LANES)
+		for (int k = 0; k < LANES; k++) {
+			float logit = row->logits[id + k] == -INFINITY ? row->max : row->logits[id + k];
+			lanes[k] = logit < lanes[k] ? logit : lanes[k];
+		}
+	row->min = row->max;
+	for (int k = 0; k < LANES; k++)
+		row->min = lanes[k] < row->min ? lanes[k] : row->min;
+	for (; id < sampler->vocab; id++)
+		if (row->logits[id] < row->min && row->logits[id] != -INFINITY)
+			row->min = row->logits[id];
 }
 
 static bool is_kept(const struct row *row, int32_t id)
@@ -130,25 +200,41 @@ static void sort_entries(struct entry *entries, int32_t count)
 	}
 }
 
-/* Bucket of a logit: falls with the logit, and equal logits share one. */
-static int32_t bucket_of(const struct row *row, float scale, float logit)
+/* out[i]: bucket of logits[i]. It grows as the logit falls, equal logits share one, -infinity goes to the last. */
+static void bucket_group(const float *restrict logits, float max, float scale, int32_t *restrict out)
 {
-	float distance = (row->max - logit) * scale;
-	return distance < (float)(BUCKETS - 1) ? (int32_t)distance : BUCKETS - 1; /* -infinity goes last */
+	float distances[GROUP];
+	for (int32_t i = 0; i < GROUP; i++)
+		distances[i] = (max - logits[i]) * scale;
+	for (int32_t i = 0; i < GROUP; i++) /* also turns the NaN of infinity * 0 into the last bucket */
+		distances[i] = distances[i] < (float)(BUCKETS - 1) ? distances[i] : (float)(BUCKETS - 1);
+	for (int32_t i = 0; i < GROUP; i++)
+		out[i] = (int32_t)distances[i];
 }
 
-static float bucket_scale(const struct row *row)
+/* Puts all ids into buckets between the largest and the smallest logit. */
+static void fill_buckets(struct sampler *sampler, struct row *row)
 {
+	find_minimum(sampler, row);
 	float scale = (float)(BUCKETS - 1) / (row->max - row->min);
-	return isfinite(scale) ? scale : 0; /* all logits (almost) equal: one bucket */
+	if (!isfinite(scale))
+		scale = 0; /* all logits (almost) equal: one bucket */
+	for (int32_t group = 0; group < sampler->n_groups; group++) {
+		int32_t begin = group * GROUP, rest = sampler->vocab - begin;
+		float padded[GROUP] = {0};
+		const float *logits = row->logits + begin;
+		if (rest < GROUP)
+			logits = memcpy(padded, logits, (size_t)rest * sizeof *logits);
+		bucket_group(logits, row->max, scale, sampler->buckets + begin);
+	}
 }
 
 /* Sorts the kept tokens of one bucket into sampler->sorted. */
-static int32_t sort_bucket(struct sampler *sampler, const struct row *row, float scale, int32_t bucket)
+static int32_t sort_bucket(struct sampler *sampler, const struct row *row, int32_t bucket)
 {
 	int32_t count = 0;
 	for (int32_t id = 0; id < sampler->vocab; id++)
-		if (bucket_of(row, scale, row->logits[id]) == bucket && is_kept(row, id))
+		if (sampler->buckets[id] == bucket && is_kept(row, id))
 			sampler->sorted[count++] = (struct entry){row->logits[id], id};
 	sort_entries(sampler->sorted, count);
 	return count;
@@ -161,25 +247,23 @@ static void cut_by_rank(struct sampler *sampler, struct row *row, int32_t k)
 		row->last = (struct entry){row->max, row->argmax};
 		return;
 	}
-	float scale = bucket_scale(row);
 	memset(sampler->counts, 0, sizeof sampler->counts);
 	for (int32_t id = 0; id < sampler->vocab; id++)
-		sampler->counts[bucket_of(row, scale, row->logits[id])]++;
+		sampler->counts[sampler->buckets[id]]++;
 	int32_t bucket = 0, before = 0;
 	while (before + sampler->counts[bucket] < k)
 		before += sampler->counts[bucket++];
-	sort_bucket(sampler, row, scale, bucket);
+	sort_bucket(sampler, row, bucket);
 	row->last = sampler->sorted[k - before - 1];
 }
 
 /* Keeps the shortest head of the kept tokens that holds the share p of their weight. */
 static void cut_by_mass(struct sampler *sampler, struct row *row, double p)
 {
-	float scale = bucket_scale(row);
 	memset(sampler->masses, 0, sizeof sampler->masses);
 	for (int32_t id = 0; id < sampler->vocab; id++)
 		if (is_kept(row, id))
-			sampler->masses[bucket_of(row, scale, row->logits[id])] += (double)sampler->weights[id];
+			sampler->masses[sampler->buckets[id]] += (double)sampler->weights[id];
 	double total = 0;
 	for (int32_t bucket = 0; bucket < BUCKETS; bucket++)
 		total += sampler->masses[bucket];
@@ -187,7 +271,7 @@ static void cut_by_mass(struct sampler *sampler, struct row *row, double p)
 	int32_t bucket = 0;
 	while (bucket < BUCKETS - 1 && before + sampler->masses[bucket] < target)
 		before += sampler->masses[bucket++];
-	int32_t count = sort_bucket(sampler, row, scale, bucket);
+	int32_t count = sort_bucket(sampler, row, bucket);
 	for (int32_t i = 0; i < count; i++) {
 		before += (double)sampler->weights[sampler->sorted[i].id];
 		if (before < target && i + 1 < count)
@@ -210,29 +294,41 @@ static void cut_by_floor(struct row *row, double min_p, double temperature)
 
 /* --- Drawing --------------------------------------------------------------------------------------------------------- */
 
-static void weigh(struct sampler *sampler, const struct row *row, double temperature)
+/* Weights of all ids, and the sum of each group; returns the sum of all. */
+static double weigh(struct sampler *sampler, const struct row *row, float inverse)
 {
-	float inverse = (float)(1.0 / temperature);
-	for (int32_t id = 0; id < sampler->vocab; id++)
-		sampler->weights[id] = expf((row->logits[id] - row->max) * inverse);
+	double total = 0;
+	for (int32_t group = 0; group < sampler->n_groups; group++) {
+		int32_t begin = group * GROUP, rest = sampler->vocab - begin;
+		float padded[GROUP] = {0};
+		const float *logits = row->logits + begin;
+		if (rest < GROUP)
+			logits = memcpy(padded, logits, (size_t)rest * sizeof *logits);
+		exp_group(logits, row->max, inverse, sampler->weights + begin);
+		sampler->group_sums[group] = sum_group(sampler->weights + begin, rest < GROUP ? rest : GROUP);
+		total += sampler->group_sums[group];
+	}
+	return total;
+}
+
+/* Takes the weight of tokens that were cut; returns the sum of what stays. */
+static double drop_cut(struct sampler *sampler, const struct row *row)
+{
+	double total = 0;
+	for (int32_t group = 0; group < sampler->n_groups; group++) {
+		int32_t begin = group * GROUP, end = begin + GROUP < sampler->vocab ? begin + GROUP : sampler->vocab;
+		for (int32_t id = begin; id < end; id++)
+			if (!is_kept(row, id))
+				sampler->weights[id] = 0;
+		sampler->group_sums[group] = sum_group(sampler->weights + begin, end - begin);
+		total += sampler->group_sums[group];
+	}
+	return total;
 }
 
 /* Inverts the cumulative distribution of the kept tokens in id order at uniform. */
-static int32_t draw(struct sampler *sampler, const struct row *row, bool filtered, double uniform)
+static int32_t draw(const struct sampler *sampler, const struct row *row, double total, double uniform)
 {
-	if (filtered)
-		for (int32_t id = 0; id < sampler->vocab; id++)
-			if (!is_kept(row, id))
-				sampler->weights[id] = 0;
-	double total = 0;
-	for (int32_t group = 0; group < sampler->n_groups; group++) {
-		int32_t end = group * GROUP + GROUP < sampler->vocab ? group * GROUP + GROUP : sampler->vocab;
-		double sum = 0;
-		for (int32_t id = group * GROUP; id < end; id++)
-			sum += (double)sampler->weights[id];
-		sampler->group_sums[group] = sum;
-		total += sum;
-	}
 	double target = uniform * total, before = 0;
 	int32_t group = 0;
 	while (group < sampler->n_groups - 1 && before + sampler->group_sums[group] <= target)
@@ -254,8 +350,8 @@ static int32_t pick_random(struct sampler *sampler, struct row *row, const struc
 	bool by_rank = sampling->top_k > 0 && sampling->top_k < sampler->vocab;
 	bool by_mass = sampling->top_p < 1, by_floor = sampling->min_p > 0;
 	if (by_rank || by_mass)
-		find_minimum(sampler, row);
-	weigh(sampler, row, sampling->temperature);
+		fill_buckets(sampler, row);
+	double total = weigh(sampler, row, (float)(1.0 / sampling->temperature));
 	if (by_rank)
 		cut_by_rank(sampler, row, sampling->top_k);
 	if (by_mass)
@@ -263,7 +359,9 @@ static int32_t pick_random(struct sampler *sampler, struct row *row, const struc
 	if (by_floor)
 		cut_by_floor(row, sampling->min_p, sampling->temperature);
 	double uniform = random_uniform(sampling->seed, NOISE_STREAM, (uint64_t)position);
-	return draw(sampler, row, by_rank || by_mass || by_floor, uniform);
+	if (by_rank || by_mass || by_floor)
+		total = drop_cut(sampler, row);
+	return draw(sampler, row, total, uniform);
 }
 
 /* --- Log-probabilities ----------------------------------------------------------------------------------------------- */
@@ -289,12 +387,9 @@ static void list_top(const struct sampler *sampler, const struct row *row, int n
 	}
 }
 
-static void add_logprobs(const struct sampler *sampler, const struct row *row, int n_top, struct engine_token *out)
+static void add_logprobs(struct sampler *sampler, const struct row *row, int n_top, struct engine_token *out)
 {
-	double total = 0;
-	for (int32_t id = 0; id < sampler->vocab; id++)
-		total += (double)expf(row->logits[id] - row->max);
-	float log_total = (float)log(total);
+	float log_total = (float)log(weigh(sampler, row, 1));
 	out->logprob = row->logits[out->id] - row->max - log_total;
 	n_top = n_top < ENGINE_LOGPROBS_MAX ? n_top : ENGINE_LOGPROBS_MAX;
 	list_top(sampler, row, n_top < sampler->vocab ? n_top : sampler->vocab, log_total, out);

@@ -188,6 +188,10 @@ static void the_pace_follows_success_and_load(void **state)
 {
 	struct accept_pace pace;
 	accept_pace_init(&pace, 8);
+	assert_int_equal(accept_pace_next(&pace, 1), 3);
+	accept_pace_record(&pace, 3, 3);
+	assert_int_equal(accept_pace_next(&pace, 1), 6);
+	accept_pace_record(&pace, 6, 6);
 	assert_int_equal(accept_pace_next(&pace, 1), 8);
 	assert_int_equal(accept_pace_next(&pace, ACCEPT_ROWS_MAX / 2), 2);
 	assert_int_equal(accept_pace_next(&pace, ACCEPT_ROWS_MAX + 1), 0);
