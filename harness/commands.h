@@ -8,6 +8,12 @@
 
 enum status cmd_run(int argc, char **argv, struct err *err);
 enum status cmd_bench(int argc, char **argv, struct err *err);
+enum status cmd_check(int argc, char **argv, struct err *err);
+enum status cmd_plan(int argc, char **argv, struct err *err);
+enum status cmd_history(int argc, char **argv, struct err *err);
+enum status cmd_show(int argc, char **argv, struct err *err);
+enum status cmd_import(int argc, char **argv, struct err *err);
+enum status cmd_export(int argc, char **argv, struct err *err);
 
 /* The guard of one launch: not for people. See harness/guard.h. main must call it before anything else when argv[1] is
  * GUARD_COMMAND, and exit with its result. */

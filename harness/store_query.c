@@ -44,6 +44,8 @@ static void copy_members(struct json *row, const struct json *source, const char
 static struct json *engine_name(const struct json *source)
 {
 	const char *program = json_text(json_get(source, "engine")), *version = json_text(json_get(source, "engine_version"));
+	const char *slash = program ? strrchr(program, '/') : NULL;
+	program = slash && slash[1] ? slash + 1 : program; /* where a program lies is in the record, but no part of its name */
 	struct text text = {0};
 	text_printf(&text, "%s%s%s", program ? program : "", program && version && *version ? " " : "", version ? version : "");
 	struct json *name = text.len ? json_new_string(text_str(&text)) : json_new_null();

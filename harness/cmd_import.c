@@ -1,0 +1,161 @@
+/* `verdict import` and `verdict export`: records of experiments as files, to keep or to carry to another database. */
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/file.h"
+#include "harness/cmd_common.h"
+#include "harness/commands.h"
+#include "harness/report.h"
+#include "harness/store.h"
+
+#define RECORD_BYTES_MAX ((size_t)1 << 30)
+#define RECORDS_MAX 100000
+
+static const char import_help[] =
+	"usage: verdict import PATH… [options]\n"
+	"\n"
+	"Adds recorded experiments to a results database. PATH is a record that `verdict export` wrote, or a folder of them (*.json). What the\n"
+	"database has already is left as it is, so importing twice adds nothing, and no row is ever deleted.\n";
+
+static const char export_help[] =
+	"usage: verdict export ID [options]\n"
+	"\n"
+	"Prints the whole record of an experiment: facts, settings, every launch, run and request, verdicts.\n";
+
+struct importing {
+	struct store *store;
+	size_t added, known;
+};
+
+static enum status import_file(struct importing *importing, const char *path, struct err *err)
+{
+	struct text text = {0};
+	struct json *record = NULL;
+	bool added = false;
+	enum status status = file_read(path, RECORD_BYTES_MAX, &text, err);
+	if (!status)
+		status = json_parse(text_str(&text), text.len, path, &record, err);
+	if (!status && store_import(importing->store, record, &added, err))
+		status = err_add(err, "%s", path);
+	importing->added += !status && added;
+	importing->known += !status && !added;
+	json_free(record);
+	text_release(&text);
+	return status;
+}
+
+static int compare_names(const void *a, const void *b)
+{
+	return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* The *.json files of a folder, in the order of their names. */
+static enum status list_folder(const char *path, char ***names, size_t *count, struct err *err)
+{
+	DIR *folder = opendir(path);
+	if (!folder)
+		return err_set(err, STATUS_NOT_FOUND, "cannot open folder '%s'", path);
+	for (struct dirent *entry = readdir(folder); entry && *count < RECORDS_MAX; entry = readdir(folder)) {
+		size_t len = strlen(entry->d_name);
+		if (entry->d_name[0] == '.' || len < 6 || !text_equal(entry->d_name + len - 5, ".json"))
+			continue;
+		struct text text = {0};
+		text_printf(&text, "%s/%s", path, entry->d_name);
+		*names = mem_realloc(*names, *count + 1, sizeof **names);
+		(*names)[(*count)++] = text_take(&text);
+	}
+	closedir(folder);
+	if (*count)
+		qsort(*names, *count, sizeof **names, compare_names);
+	return STATUS_OK;
+}
+
+static enum status import_path(struct importing *importing, const char *path, struct err *err)
+{
+	struct stat stat_buffer;
+	if (stat(path, &stat_buffer) != 0)
+		return err_set(err, STATUS_NOT_FOUND, "there is no file or folder '%s'", path);
+	if (!S_ISDIR(stat_buffer.st_mode))
+		return import_file(importing, path, err);
+	char **names = NULL;
+	size_t count = 0;
+	enum status status = list_folder(path, &names, &count, err);
+	for (size_t i = 0; i < count; i++) {
+		if (!status)
+			status = import_file(importing, names[i], err);
+		mem_free(names[i]);
+	}
+	mem_free(names);
+	return status;
+}
+
+static enum status print_counts(const struct importing *importing, const char *db, bool as_json, struct err *err)
+{
+	struct text text = {0};
+	if (as_json)
+		text_printf(&text, "{\"added\": %zu, \"known\": %zu}\n", importing->added, importing->known);
+	else
+		text_printf(&text, "%s: %zu experiment%s added, %zu known already\n", db, importing->added, importing->added == 1 ? "" : "s",
+			importing->known);
+	enum status status = report_print(&text, err);
+	text_release(&text);
+	return status;
+}
+
+enum status cmd_import(int argc, char **argv, struct err *err)
+{
+	const char *db = "results.db", *words[OPTION_LIST_MAX];
+	bool as_json = false, help = false;
+	const struct option options[] = {
+		{"db", OPTION_STRING, &db, 0, 0, "FILE", "Results database, made where it is missing (default results.db)."},
+		{"json", OPTION_FLAG, &as_json, 0, 0, NULL, "Print the counts as JSON."},
+		{"help", OPTION_FLAG, &help, 0, 0, NULL, "Print this text."},
+	};
+	size_t n_options = sizeof options / sizeof options[0], n_words = 0;
+	struct importing importing = {0};
+	enum status status = options_parse(options, n_options, argc, argv, 2, words, OPTION_LIST_MAX, &n_words, err);
+	if (!status && help)
+		return cmd_print_help(import_help, options, n_options, "", err);
+	if (!status && !n_words)
+		status = err_set(err, STATUS_INPUT, "import needs a file or folder (see verdict import --help)");
+	if (!status)
+		status = store_open(db, &importing.store, err);
+	for (size_t i = 0; i < n_words && !status; i++)
+		status = import_path(&importing, words[i], err);
+	if (!status)
+		status = print_counts(&importing, db, as_json, err);
+	store_close(importing.store);
+	return status;
+}
+
+enum status cmd_export(int argc, char **argv, struct err *err)
+{
+	const char *db = "results.db", *words[2];
+	bool help = false;
+	const struct option options[] = {
+		{"db", OPTION_STRING, &db, 0, 0, "FILE", "Results database (default results.db)."},
+		{"help", OPTION_FLAG, &help, 0, 0, NULL, "Print this text."},
+	};
+	size_t n_options = sizeof options / sizeof options[0], n_words = 0;
+	long long id = 0;
+	struct store *store = NULL;
+	struct json *record = NULL;
+	enum status status = options_parse(options, n_options, argc, argv, 2, words, 2, &n_words, err);
+	if (!status && help)
+		return cmd_print_help(export_help, options, n_options, "", err);
+	if (!status && (n_words != 1 || !text_to_i64(words[0], &id)))
+		status = err_set(err, STATUS_INPUT, "export takes the number of one experiment (see verdict history)");
+	if (!status)
+		status = cmd_require_database(db, err);
+	if (!status)
+		status = store_open(db, &store, err);
+	if (!status)
+		status = store_export(store, id, &record, err);
+	if (!status)
+		status = report_print_json(record, err);
+	json_free(record);
+	store_close(store);
+	return status;
+}
