@@ -69,7 +69,7 @@ static bool is_white(uint32_t c)
 
 static void trim(const char **content, size_t *len)
 {
-	const char *begin = *content, *end = begin + *len, *last = begin;
+	const char *begin = *content, *end = begin + *len, *last;
 	uint32_t c;
 	int bytes;
 
@@ -134,16 +134,14 @@ enum status chat_render(const struct gguf *gguf, const struct tokenizer *tokeniz
 {
 	struct chat chat;
 	const char *why = "";
-	enum status status = STATUS_OK;
+	enum status status;
 
 	if (n_messages == 0)
 		return err_set(err, STATUS_INPUT, "there are no messages");
-	for (size_t i = 0; i < n_messages && !status; i++)
+	for (size_t i = 0; i < n_messages; i++)
 		if (!messages[i].role || !role_is_sound(messages[i].role))
-			status = err_set(
+			return err_set(
 				err, STATUS_INPUT, "message %zu: a role is 1 to %d letters, digits, '_' or '-'", i, ROLE_BYTES_MAX);
-	if (status)
-		return status;
 	if (chat_open(gguf, tokenizer, &chat, &why))
 		status = append_all(&chat, tokenizer, messages, n_messages, out, err);
 	else

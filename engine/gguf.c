@@ -208,7 +208,7 @@ static enum status skip_elements(struct reader *reader, enum gguf_type type, uin
 {
 	size_t element_bytes = gguf_type_bytes(type);
 	size_t start = reader->pos;
-	const uint8_t *bytes = NULL;
+	const uint8_t *bytes;
 	struct gguf_string string;
 	enum status status = STATUS_OK;
 
@@ -220,11 +220,12 @@ static enum status skip_elements(struct reader *reader, enum gguf_type type, uin
 	if (count > remaining(reader) / element_bytes)
 		return refuse(reader->err, start, "%" PRIu64 " elements of %zu bytes do not fit into the %zu bytes left", count,
 			element_bytes, remaining(reader));
-	status = read_bytes(reader, count * element_bytes, "a value", &bytes);
-	for (uint64_t i = 0; type == GGUF_BOOL && i < count && !status; i++)
+	bytes = reader->data + start;
+	reader->pos += (size_t)count * element_bytes;
+	for (uint64_t i = 0; type == GGUF_BOOL && i < count; i++)
 		if (bytes[i] > 1)
-			status = refuse(reader->err, start + (size_t)i, "a bool has the value %u, expected 0 or 1", bytes[i]);
-	return status;
+			return refuse(reader->err, start + (size_t)i, "a bool has the value %u, expected 0 or 1", bytes[i]);
+	return STATUS_OK;
 }
 
 static enum status read_value_body(struct reader *reader, struct gguf_value *value)
@@ -375,30 +376,35 @@ static enum status read_tensors(struct reader *reader, struct gguf *gguf, size_t
 
 /* Tensor data. ------------------------------------------------------------------------------------------------------ */
 
-static int compare_by_place(const void *a, const void *b)
+/* Where a tensor lies, for sorting. */
+struct extent {
+	const uint8_t *data;
+	const struct gguf_tensor *tensor;
+};
+
+static int compare_extents(const void *a, const void *b)
 {
-	const struct gguf_tensor *left = *(const struct gguf_tensor *const *)a;
-	const struct gguf_tensor *right = *(const struct gguf_tensor *const *)b;
+	const struct extent *left = a, *right = b;
 
 	return (left->data > right->data) - (left->data < right->data);
 }
 
 static enum status check_overlap(const struct gguf *gguf, struct err *err)
 {
-	const struct gguf_tensor **order = mem_calloc(gguf->n_tensors + 1, sizeof(*order));
+	struct extent *extents = mem_calloc(gguf->n_tensors + 1, sizeof(*extents));
 	enum status status = STATUS_OK;
 
 	for (size_t i = 0; i < gguf->n_tensors; i++)
-		order[i] = &gguf->tensors[i];
-	qsort(order, gguf->n_tensors, sizeof(*order), compare_by_place);
+		extents[i] = (struct extent){gguf->tensors[i].data, &gguf->tensors[i]};
+	qsort(extents, gguf->n_tensors, sizeof(*extents), compare_extents);
 	for (size_t i = 1; i < gguf->n_tensors && !status; i++) {
-		const struct gguf_tensor *a = order[i - 1], *b = order[i];
+		const struct gguf_tensor *a = extents[i - 1].tensor, *b = extents[i].tensor;
 
 		if (a->bytes > (uint64_t)(b->data - a->data))
 			status = refuse(err, (size_t)(b->data - gguf->map.data), "the data of tensors '%.*s' and '%.*s' overlap",
 				gguf_print_len(a->name), a->name.data, gguf_print_len(b->name), b->name.data);
 	}
-	mem_free(order);
+	mem_free(extents);
 	return status;
 }
 

@@ -94,6 +94,8 @@ void normalise_nfc(const char *text, size_t len, struct text *out)
 	struct points points = {0};
 	utf8proc_ssize_t composed;
 
+	if (len == 0)
+		return;
 	decompose(text, len, &points);
 	order_marks(&points);
 	composed = utf8proc_normalize_utf32(points.data, (utf8proc_ssize_t)points.count, UTF8PROC_COMPOSE | UTF8PROC_STABLE);
