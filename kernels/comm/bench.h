@@ -12,10 +12,10 @@ struct comm_bench_row {
 	double us_worst; /* slowest round */
 };
 
-/* What the hardware cannot do without, measured alike. */
+/* What the hardware cannot do without. */
 struct comm_bench_floor {
 	double round_trip_us; /* one cache line from a core to another and back */
-	double copy_us; /* reading count_max floats that another core has just written */
+	double copy_us; /* copying copy_count floats that another core has just written */
 	size_t copy_count;
 };
 
@@ -23,7 +23,7 @@ struct comm_bench_floor {
  * milliseconds per row; backends take turns within a round. */
 enum status comm_bench(int world, const size_t *counts, size_t n_counts, int rounds, struct comm_bench_row *rows, struct err *err);
 
-/* Two threads; copy_count floats for copy_us. */
+/* Measured between two threads, medians. */
 enum status comm_bench_measure_floor(size_t copy_count, struct comm_bench_floor *out, struct err *err);
 
 #endif
