@@ -5,8 +5,8 @@
 #define PAUSE_FIRST 4
 #define PAUSE_MAX 64
 
-enum status accept_chain(const int32_t *drafts, int32_t n_drafts, accept_sample sample, void *ctx, struct accept_result *out,
-	struct err *err)
+enum status accept_chain(
+	const int32_t *drafts, int32_t n_drafts, accept_sample sample, void *ctx, struct accept_result *out, struct err *err)
 {
 	*out = (struct accept_result){0};
 	for (int32_t row = 0;; row++) {

@@ -12,8 +12,8 @@
 struct drafter; /* one thread uses it */
 
 struct drafter_options {
-	int32_t slots_max;    /* sequences at a time */
-	int32_t tokens_max;   /* longest sequence */
+	int32_t slots_max; /* sequences at a time */
+	int32_t tokens_max; /* longest sequence */
 	int32_t ngram_min, ngram_max;
 };
 

@@ -178,8 +178,8 @@ static enum status make(struct engine *engine, struct err *err)
 	return status;
 }
 
-enum status engine_create_with(const struct engine_options *options, const struct drafter_ops *drafter_ops, struct engine **out,
-	struct err *err)
+enum status engine_create_with(
+	const struct engine_options *options, const struct drafter_ops *drafter_ops, struct engine **out, struct err *err)
 {
 	*out = NULL;
 	int64_t begin_ns = clock_monotonic_ns();

@@ -15,8 +15,8 @@ static void add_setting(struct json *settings, const char *name, struct json *va
 }
 
 /* A switch whose 0 means "decide at start" when automatic_zero is set. */
-static void add_number(struct json *settings, const char *name, long long value, long long requested, bool automatic_zero,
-	const char *why)
+static void add_number(
+	struct json *settings, const char *name, long long value, long long requested, bool automatic_zero, const char *why)
 {
 	char text[32];
 	snprintf(text, sizeof text, "%lld", requested);
@@ -74,10 +74,19 @@ static void add_limits(const struct engine *engine, struct json *settings)
 static struct json *model_json(const struct engine *engine)
 {
 	const struct model_config *config = &engine->config;
-	const struct { const char *key; int64_t value; } numbers[] = {
-		{"layers", config->n_layers}, {"hidden", config->hidden}, {"ffn", config->ffn}, {"heads", config->n_heads},
-		{"kv_heads", config->n_kv_heads}, {"head_dim", config->head_dim}, {"vocab", config->vocab},
-		{"context", config->context}, {"file_bytes", (int64_t)engine->gguf.map.size},
+	const struct {
+		const char *key;
+		int64_t value;
+	} numbers[] = {
+		{"layers", config->n_layers},
+		{"hidden", config->hidden},
+		{"ffn", config->ffn},
+		{"heads", config->n_heads},
+		{"kv_heads", config->n_kv_heads},
+		{"head_dim", config->head_dim},
+		{"vocab", config->vocab},
+		{"context", config->context},
+		{"file_bytes", (int64_t)engine->gguf.map.size},
 	};
 	struct json *model = json_new_object();
 	json_set(model, "name", json_new_string(engine_model_name(engine)));

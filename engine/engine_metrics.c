@@ -44,13 +44,17 @@ static void write_requests(const struct metrics *metrics, struct text *out)
 static void write_steps(const struct metrics *metrics, struct text *out)
 {
 	static const char *const kinds[] = {[STEP_DECODE] = "decode", [STEP_PREFILL] = "prefill", [STEP_MIXED] = "mixed"};
-	static const char *const phases[] = {[PHASE_DRAFT] = "draft", [PHASE_VERIFY] = "verify", [PHASE_FORWARD] = "forward",
-		[PHASE_ALLREDUCE] = "allreduce", [PHASE_SAMPLE] = "sample", [PHASE_HOST] = "host"};
+	static const char *const phases[] = {[PHASE_DRAFT] = "draft",
+		[PHASE_VERIFY] = "verify",
+		[PHASE_FORWARD] = "forward",
+		[PHASE_ALLREDUCE] = "allreduce",
+		[PHASE_SAMPLE] = "sample",
+		[PHASE_HOST] = "host"};
 	head(out, "verdict_steps_total", "counter", "Steps, by what they computed and whether they ran from a prepared plan.");
 	for (int kind = 0; kind < STEP_KIND_COUNT; kind++)
 		for (int planned = 0; planned < 2; planned++)
-			text_printf(out, "verdict_steps_total{kind=\"%s\",plan=\"%s\"} %" PRIu64 "\n", kinds[kind], planned ? "yes" : "no",
-				metrics->steps[kind][planned]);
+			text_printf(out, "verdict_steps_total{kind=\"%s\",plan=\"%s\"} %" PRIu64 "\n", kinds[kind],
+				planned ? "yes" : "no", metrics->steps[kind][planned]);
 	head(out, "verdict_step_seconds_total", "counter",
 		"Time of steps: verify is the forward pass of steps with drafts, forward that of others, both without allreduce.");
 	for (int phase = 0; phase < PHASE_COUNT; phase++) {
@@ -80,7 +84,8 @@ static void write_speculation(const struct engine *engine, struct text *out)
 	one_counter(out, "verdict_spec_accepted_tokens_total", accept->accepted, "Draft tokens accepted.");
 	head(out, "verdict_spec_accepted_tokens_per_pos_total", "counter", "Draft tokens accepted, by position in the draft.");
 	for (int i = 0; i < engine->options.spec_draft_max && i < DRAFTER_TOKENS_MAX; i++)
-		text_printf(out, "verdict_spec_accepted_tokens_per_pos_total{position=\"%d\"} %" PRIu64 "\n", i, accept->accepted_at[i]);
+		text_printf(out, "verdict_spec_accepted_tokens_per_pos_total{position=\"%d\"} %" PRIu64 "\n", i,
+			accept->accepted_at[i]);
 }
 
 static void write_cache(const struct engine *engine, struct text *out)
@@ -88,7 +93,9 @@ static void write_cache(const struct engine *engine, struct text *out)
 	struct kvcache_counts blocks;
 	kvcache_counts(engine->kvcache, &blocks);
 	head(out, "verdict_kv_blocks", "gauge", "KV cache blocks of 16 tokens, by state; their sum is constant.");
-	text_printf(out, "verdict_kv_blocks{state=\"free\"} %d\nverdict_kv_blocks{state=\"cached\"} %d\nverdict_kv_blocks{state=\"used\"} %d\n",
+	text_printf(out,
+		"verdict_kv_blocks{state=\"free\"} %d\nverdict_kv_blocks{state=\"cached\"} %d\nverdict_kv_blocks{state=\"used\"} "
+		"%d\n",
 		blocks.free, blocks.cached, blocks.used);
 	one_counter(out, "verdict_prefix_blocks_asked_total", blocks.lookups, "Full prompt blocks looked up in the prefix cache.");
 	one_counter(out, "verdict_prefix_blocks_found_total", blocks.hits, "Full prompt blocks found there.");

@@ -22,7 +22,7 @@ struct job {
 	struct sampling sampling;
 	struct engine_listener listener;
 	struct job *before, *after; /* all jobs, oldest first */
-	bool cancelled;             /* by engine_cancel; under the engine's lock */
+	bool cancelled; /* by engine_cancel; under the engine's lock */
 
 	/* Step thread. */
 	struct accept_pace pace;
@@ -70,23 +70,23 @@ struct engine {
 
 	/* lock guards what follows. The step thread lets go of it while ranks compute and while listeners are called. */
 	pthread_mutex_t lock;
-	pthread_cond_t work;       /* something for the step thread to look at */
+	pthread_cond_t work; /* something for the step thread to look at */
 	struct kvcache *kvcache;
 	struct scheduler *scheduler;
 	struct job *first_job, *last_job;
 	uint64_t last_id;
 	struct metrics metrics;
 	struct comm_stats allreduce_base; /* counters when the metrics began, after the proof */
-	struct err failure;        /* why phase is ENGINE_FAILED */
+	struct err failure; /* why phase is ENGINE_FAILED */
 	bool thread_started;
 
-	_Atomic uint32_t phase;    /* enum engine_phase; written under lock */
+	_Atomic uint32_t phase; /* enum engine_phase; written under lock */
 	pthread_t thread;
 };
 
 /* As engine_create, with a drafter that is not in the list of drafters; for tests. */
-enum status engine_create_with(const struct engine_options *options, const struct drafter_ops *drafter_ops, struct engine **out,
-	struct err *err);
+enum status engine_create_with(
+	const struct engine_options *options, const struct drafter_ops *drafter_ops, struct engine **out, struct err *err);
 
 /* jobs.c: takes the job out of the list, under the lock. */
 void engine_unlink_job(struct engine *engine, struct job *job);

@@ -21,8 +21,8 @@ static enum status check_sampling(const struct sampling *sampling, struct err *e
 	return STATUS_OK;
 }
 
-static enum status check_prompt(const struct engine *engine, const int32_t *prompt, size_t count, const struct sampling *sampling,
-	struct err *err)
+static enum status check_prompt(
+	const struct engine *engine, const int32_t *prompt, size_t count, const struct sampling *sampling, struct err *err)
 {
 	int32_t longest = engine->setup.rank.max_model_len;
 	/* Before anything is allocated by these numbers; the scheduler knows the finer limits. */
@@ -32,8 +32,8 @@ static enum status check_prompt(const struct engine *engine, const int32_t *prom
 			sampling->max_tokens, longest);
 	for (size_t i = 0; i < count; i++)
 		if (prompt[i] < 0 || prompt[i] >= engine->config.vocab)
-			return err_set_code(err, STATUS_INPUT, "bad_token", "prompt token %zu is %d, and ids go from 0 to %d", i, prompt[i],
-				engine->config.vocab - 1);
+			return err_set_code(err, STATUS_INPUT, "bad_token", "prompt token %zu is %d, and ids go from 0 to %d", i,
+				prompt[i], engine->config.vocab - 1);
 	return STATUS_OK;
 }
 

@@ -17,27 +17,27 @@
 
 struct block {
 	int32_t tokens[BLOCK_TOKENS]; /* of a published block */
-	uint64_t hash;                /* chained hash of a published block */
-	int32_t parent;               /* of a published block; NONE for the first 16 tokens of a text */
-	int32_t children;             /* published blocks that name this one as parent */
+	uint64_t hash; /* chained hash of a published block */
+	int32_t parent; /* of a published block; NONE for the first 16 tokens of a text */
+	int32_t children; /* published blocks that name this one as parent */
 	int32_t next_in_bucket;
-	int32_t older, younger;       /* in the LRU list, while cached */
-	int32_t holders;              /* slots that hold it */
+	int32_t older, younger; /* in the LRU list, while cached */
+	int32_t holders; /* slots that hold it */
 	bool published;
 };
 
 struct slot {
-	int32_t n_blocks;    /* held */
+	int32_t n_blocks; /* held */
 	int32_t n_published; /* of those, the leading ones that are findable */
 	bool open;
 };
 
 struct kvcache {
 	struct kvcache_options options;
-	struct block *blocks;  /* [n_blocks] */
-	struct slot *slots;    /* [slots_max] */
-	int32_t *free_stack;   /* [n_free] */
-	int32_t *buckets;      /* [bucket_mask + 1] */
+	struct block *blocks; /* [n_blocks] */
+	struct slot *slots; /* [slots_max] */
+	int32_t *free_stack; /* [n_free] */
+	int32_t *buckets; /* [bucket_mask + 1] */
 	uint64_t bucket_mask;
 	int32_t n_free, n_cached;
 	int32_t oldest, youngest; /* ends of the LRU list */

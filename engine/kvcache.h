@@ -16,19 +16,19 @@
 struct kvcache;
 
 struct kvcache_options {
-	int32_t n_blocks;            /* block 0 is a dummy that is never handed out; the others are 1 .. n_blocks - 1 */
-	int32_t slots_max;           /* sequences at a time */
+	int32_t n_blocks; /* block 0 is a dummy that is never handed out; the others are 1 .. n_blocks - 1 */
+	int32_t slots_max; /* sequences at a time */
 	int32_t blocks_per_slot_max; /* longest sequence */
-	bool prefix_cache;           /* off: every sequence computes everything itself */
-	uint64_t hash_mask;          /* bits of the hash that count; UINT64_MAX but for tests of collisions */
-	int32_t *block_tables;       /* [slots_max][blocks_per_slot_max], kept up to date here; unused entries are 0. Borrowed */
+	bool prefix_cache; /* off: every sequence computes everything itself */
+	uint64_t hash_mask; /* bits of the hash that count; UINT64_MAX but for tests of collisions */
+	int32_t *block_tables; /* [slots_max][blocks_per_slot_max], kept up to date here; unused entries are 0. Borrowed */
 };
 
 struct kvcache_counts {
 	int32_t total; /* blocks that can be handed out: n_blocks - 1 = free + cached + used */
 	int32_t free, cached, used;
 	uint64_t lookups, hits; /* full prompt blocks asked for, and found */
-	uint64_t evictions;     /* cached blocks given to somebody else */
+	uint64_t evictions; /* cached blocks given to somebody else */
 };
 
 struct kvcache *kvcache_create(const struct kvcache_options *options);
@@ -59,7 +59,7 @@ void kvcache_close(struct kvcache *cache, int32_t slot);
 void kvcache_flush(struct kvcache *cache);
 
 int32_t kvcache_held(const struct kvcache *cache, int32_t slot); /* blocks the slot holds */
-int32_t kvcache_available(const struct kvcache *cache);          /* blocks that can be had now: free + cached */
+int32_t kvcache_available(const struct kvcache *cache); /* blocks that can be had now: free + cached */
 void kvcache_counts(const struct kvcache *cache, struct kvcache_counts *out);
 
 /* Blocks that n_tokens positions need. */

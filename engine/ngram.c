@@ -8,8 +8,8 @@
 #include "base/mem.h"
 
 struct slot {
-	int32_t *heads;    /* [head_mask + 1] 1 + position, 0 for none */
-	int32_t *earlier;  /* [tokens_max] 1 + the position before with the same hash */
+	int32_t *heads; /* [head_mask + 1] 1 + position, 0 for none */
+	int32_t *earlier; /* [tokens_max] 1 + the position before with the same hash */
 	int32_t n_indexed; /* positions [0, n_indexed) are in the table */
 };
 
@@ -35,7 +35,8 @@ static enum status create(const struct drafter_options *options, struct drafter 
 	*out = NULL;
 	if (options->ngram_min < 1 || options->ngram_max < options->ngram_min)
 		return err_set_code(err, STATUS_INPUT, "bad_option",
-			"--spec-ngram-min %d and --spec-ngram-max %d: needed is 1 <= min <= max", options->ngram_min, options->ngram_max);
+			"--spec-ngram-min %d and --spec-ngram-max %d: needed is 1 <= min <= max", options->ngram_min,
+			options->ngram_max);
 	ASSERT(options->slots_max > 0 && options->tokens_max > 0);
 	struct drafter *drafter = mem_calloc(1, sizeof *drafter);
 	drafter->options = *options;

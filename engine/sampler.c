@@ -8,8 +8,8 @@
 #include "base/mem.h"
 #include "base/random.h"
 
-#define BUCKETS 2048        /* guess: 16 KiB of counts stay in the first-level cache */
-#define GROUP 64            /* ids per partial sum of the inverse distribution */
+#define BUCKETS 2048 /* guess: 16 KiB of counts stay in the first-level cache */
+#define GROUP 64 /* ids per partial sum of the inverse distribution */
 #define NOISE_STREAM 0x5a11 /* this module's stream of base/random */
 
 struct entry {
@@ -19,9 +19,9 @@ struct entry {
 
 struct sampler {
 	int32_t vocab, n_groups;
-	float *weights;    /* [n_groups * GROUP] exp((logit - max) / T), not normalised */
+	float *weights; /* [n_groups * GROUP] exp((logit - max) / T), not normalised */
 	double *group_sums; /* [n_groups] */
-	int32_t *buckets;  /* [n_groups * GROUP] */
+	int32_t *buckets; /* [n_groups * GROUP] */
 	struct entry *sorted; /* [vocab] the bucket that is being sorted */
 	int32_t counts[BUCKETS];
 	double masses[BUCKETS];
@@ -116,8 +116,9 @@ static double sum_group(const float *weights, int32_t count)
 
 /* --- One pass over the row ------------------------------------------------------------------------------------------- */
 
-static enum status scan_row(const struct sampler *sampler, const float *logits, struct row *row, struct err *err)
+static enum status scan_row(const struct sampler *sampler, struct row *row, struct err *err)
 {
+	const float *logits = row->logits;
 	float max = -INFINITY;
 	int32_t argmax = -1;
 	for (int32_t id = 0; id < sampler->vocab; id++) {
@@ -132,7 +133,9 @@ static enum status scan_row(const struct sampler *sampler, const float *logits, 
 	}
 	if (argmax < 0)
 		return err_set(err, STATUS_INTERNAL, "the model gave -infinity as logit of every token");
-	*row = (struct row){.logits = logits, .max = max, .argmax = argmax, .last = {-INFINITY, INT32_MAX}};
+	row->max = max;
+	row->argmax = argmax;
+	row->last = (struct entry){-INFINITY, INT32_MAX};
 	return STATUS_OK;
 }
 
@@ -348,7 +351,7 @@ static int32_t draw(const struct sampler *sampler, const struct row *row, double
 static int32_t pick_random(struct sampler *sampler, struct row *row, const struct sampling *sampling, int64_t position)
 {
 	bool by_rank = sampling->top_k > 0 && sampling->top_k < sampler->vocab;
-	bool by_mass = sampling->top_p < 1, by_floor = sampling->min_p > 0;
+	bool by_mass = sampling->top_p<1, by_floor = sampling->min_p> 0;
 	if (by_rank || by_mass)
 		fill_buckets(sampler, row);
 	double total = weigh(sampler, row, (float)(1.0 / sampling->temperature));
@@ -398,8 +401,8 @@ static void add_logprobs(struct sampler *sampler, const struct row *row, int n_t
 enum status sampler_sample(struct sampler *sampler, const float *logits, const struct sampling *sampling, int64_t position,
 	struct engine_token *out, struct err *err)
 {
-	struct row row = {0};
-	enum status status = scan_row(sampler, logits, &row, err);
+	struct row row = {.logits = logits};
+	enum status status = scan_row(sampler, &row, err);
 	if (status)
 		return status;
 	out->id = row.argmax;

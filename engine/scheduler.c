@@ -8,11 +8,11 @@
 struct scheduler {
 	struct scheduler_options options;
 	struct sequence **running; /* [slots_max], oldest first; arrival order, since admission never overtakes */
-	int32_t *free_slots;       /* stack */
+	int32_t *free_slots; /* stack */
 	struct schedule_part *parts; /* [slots_max] */
 	int32_t n_running, n_free_slots;
 	struct sequence *first, *last; /* queue; preempted sequences are put in front */
-	int32_t n_waiting, n_fresh;    /* n_fresh: waiting ones that never ran, which queue_max limits */
+	int32_t n_waiting, n_fresh; /* n_fresh: waiting ones that never ran, which queue_max limits */
 	uint64_t preemptions;
 };
 
@@ -24,11 +24,12 @@ struct budget {
 struct scheduler *scheduler_create(const struct scheduler_options *options)
 {
 	size_t slots_max = (size_t)options->limits.slots_max;
-	ASSERT(options->limits.slots_max > 0 && options->chunk_tokens > 0 && options->limits.logits_max >= options->limits.slots_max);
+	ASSERT(options->limits.slots_max > 0 && options->chunk_tokens > 0 &&
+		options->limits.logits_max >= options->limits.slots_max);
 	ASSERT(options->limits.rows_max > options->limits.slots_max);
 	struct scheduler *scheduler = mem_calloc(1, sizeof *scheduler);
 	scheduler->options = *options;
-	scheduler->running = mem_calloc(slots_max, sizeof *scheduler->running);
+	scheduler->running = mem_calloc(slots_max, sizeof(struct sequence *));
 	scheduler->free_slots = mem_calloc(slots_max, sizeof *scheduler->free_slots);
 	scheduler->parts = mem_calloc(slots_max, sizeof *scheduler->parts);
 	for (int32_t slot = options->limits.slots_max - 1; slot >= 0; slot--)
@@ -90,12 +91,12 @@ enum status scheduler_submit(struct scheduler *scheduler, struct sequence *seque
 		return err_set_code(err, STATUS_INPUT, "bad_max_tokens", "%d tokens were asked for; needed is at least 1", answer);
 	if (sequence->tokens_max > scheduler->options.max_model_len)
 		return err_set_code(err, STATUS_INPUT, "context_length_exceeded",
-			"%d prompt tokens and up to %d answer tokens exceed the maximum context length of %d tokens", prompt, answer,
-			scheduler->options.max_model_len);
+			"%d prompt tokens and up to %d answer tokens exceed the maximum context length of %d tokens", prompt,
+			answer, scheduler->options.max_model_len);
 	if (kvcache_blocks_for(positions_max(sequence)) > blocks.total)
 		return err_set_code(err, STATUS_INPUT, "context_length_exceeded",
-			"%d prompt tokens and up to %d answer tokens need %d cache blocks of %d tokens, and there are %d", prompt, answer,
-			kvcache_blocks_for(positions_max(sequence)), KN_KV_BLOCK_TOKENS, blocks.total);
+			"%d prompt tokens and up to %d answer tokens need %d cache blocks of %d tokens, and there are %d", prompt,
+			answer, kvcache_blocks_for(positions_max(sequence)), KN_KV_BLOCK_TOKENS, blocks.total);
 	if (scheduler->n_fresh >= scheduler->options.queue_max)
 		return err_set_code(err, STATUS_UNAVAILABLE, "queue_full", "%d requests are waiting already; try again later",
 			scheduler->n_fresh);
@@ -132,7 +133,7 @@ static void leave_slot(struct scheduler *scheduler, struct sequence *sequence)
 		index++;
 	scheduler->n_running--;
 	memmove(scheduler->running + index, scheduler->running + index + 1,
-		(size_t)(scheduler->n_running - index) * sizeof *scheduler->running);
+		(size_t)(scheduler->n_running - index) * sizeof(struct sequence *));
 	kvcache_close(scheduler->options.kvcache, sequence->slot);
 	scheduler->free_slots[scheduler->n_free_slots++] = sequence->slot;
 	sequence->slot = -1;
@@ -161,8 +162,7 @@ void scheduler_end(struct scheduler *scheduler, struct sequence *sequence)
 
 /* --- Planning -------------------------------------------------------------------------------------------------------- */
 
-static void add_part(struct schedule *out, struct budget *budget, struct sequence *sequence, int32_t n_rows,
-	int32_t n_drafts)
+static void add_part(struct schedule *out, struct budget *budget, struct sequence *sequence, int32_t n_rows, int32_t n_drafts)
 {
 	struct schedule_part *part = &out->parts[out->n_parts++];
 	bool samples = sequence->n_computed + n_rows - n_drafts == sequence->n_tokens;
@@ -304,7 +304,8 @@ static void admit(struct scheduler *scheduler, struct sequence *sequence)
 
 static void plan_admission(struct scheduler *scheduler, struct schedule *out, struct budget *budget)
 {
-	while (scheduler->first && scheduler->n_free_slots > 0 && budget->prefill_rows > 0 && budget->logits > 0 && budget->rows > 0) {
+	while (scheduler->first && scheduler->n_free_slots > 0 && budget->prefill_rows > 0 && budget->logits > 0 &&
+		budget->rows > 0) {
 		struct sequence *sequence = scheduler->first;
 		if (!has_room_for(scheduler, sequence))
 			return;
@@ -328,8 +329,8 @@ void scheduler_plan(struct scheduler *scheduler, struct schedule *out)
 		plan_admission(scheduler, out, &budget);
 }
 
-void scheduler_advance(struct scheduler *scheduler, const struct schedule_part *part, const int32_t *tokens, int32_t n_tokens,
-	int32_t n_accepted)
+void scheduler_advance(
+	struct scheduler *scheduler, const struct schedule_part *part, const int32_t *tokens, int32_t n_tokens, int32_t n_accepted)
 {
 	struct sequence *sequence = part->sequence;
 	ASSERT(sequence->state == SEQUENCE_RUNNING && n_accepted <= part->n_drafts && n_accepted <= n_tokens);
@@ -359,7 +360,8 @@ const char *scheduler_check(const struct scheduler *scheduler)
 	int32_t n_waiting = 0, n_fresh = 0;
 	const struct sequence *before = NULL;
 	for (const struct sequence *sequence = scheduler->first; sequence; sequence = sequence->after) {
-		if (sequence->before != before || sequence->state != SEQUENCE_WAITING || sequence->slot != -1 || n_waiting > scheduler->n_waiting)
+		if (sequence->before != before || sequence->state != SEQUENCE_WAITING || sequence->slot != -1 ||
+			n_waiting > scheduler->n_waiting)
 			return "the queue is broken";
 		n_waiting++;
 		n_fresh += sequence->preemptions == 0;

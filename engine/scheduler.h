@@ -22,10 +22,10 @@ enum sequence_state { SEQUENCE_NEW, SEQUENCE_WAITING, SEQUENCE_RUNNING, SEQUENCE
 /* Storage is the caller's, from submit to end. */
 struct sequence {
 	/* Set by the caller before scheduler_submit. */
-	int32_t *tokens;    /* [tokens_max], the prompt first */
+	int32_t *tokens; /* [tokens_max], the prompt first */
 	int32_t n_prompt;
 	int32_t tokens_max; /* prompt plus longest answer */
-	bool all_logits;    /* logits of every prompt position are wanted; no cached prefix is used */
+	bool all_logits; /* logits of every prompt position are wanted; no cached prefix is used */
 	void *owner;
 
 	/* Set by the caller before each scheduler_plan, for a sequence that scheduler_may_draft: guesses of what comes next. */
@@ -34,11 +34,11 @@ struct sequence {
 
 	/* Kept here; read-only for the caller. */
 	enum sequence_state state;
-	int32_t n_tokens;   /* known: prompt and answer so far */
+	int32_t n_tokens; /* known: prompt and answer so far */
 	int32_t n_computed; /* of those, with final keys and values in blocks of slot */
-	int32_t n_cached;   /* prompt tokens that a cached prefix saved, at the first admission */
-	int32_t n_logits;   /* with all_logits: leading positions whose logits were in a step */
-	int32_t slot;       /* -1 unless running */
+	int32_t n_cached; /* prompt tokens that a cached prefix saved, at the first admission */
+	int32_t n_logits; /* with all_logits: leading positions whose logits were in a step */
+	int32_t slot; /* -1 unless running */
 	int32_t preemptions; /* each ended a stay in one slot */
 	struct sequence *before, *after; /* in the queue */
 };
@@ -47,9 +47,9 @@ struct sequence {
 struct schedule_part {
 	struct sequence *sequence;
 	int32_t position, n_rows, n_drafts;
-	int32_t row;               /* its first row in the step */
-	int32_t logit, n_logits;   /* its first line of logits, and how many: those of its last rows */
-	bool samples;              /* its last 1 + n_drafts lines of logits continue the text; false in mid-prompt */
+	int32_t row; /* its first row in the step */
+	int32_t logit, n_logits; /* its first line of logits, and how many: those of its last rows */
+	bool samples; /* its last 1 + n_drafts lines of logits continue the text; false in mid-prompt */
 };
 
 struct schedule {
@@ -66,7 +66,10 @@ struct scheduler_options {
 	struct kvcache *kvcache; /* borrowed */
 };
 
-struct scheduler_counts { int32_t running, waiting; uint64_t preemptions; };
+struct scheduler_counts {
+	int32_t running, waiting;
+	uint64_t preemptions;
+};
 
 struct scheduler;
 struct scheduler *scheduler_create(const struct scheduler_options *options);
@@ -87,8 +90,8 @@ void scheduler_plan(struct scheduler *scheduler, struct schedule *out);
 
 /* After the step of a part ran: its keys and values are final up to the accepted drafts, and tokens [n_tokens] were sampled
  * (0 in mid-prompt). Rejected drafts' blocks go back. Call once for every part before the next plan. */
-void scheduler_advance(struct scheduler *scheduler, const struct schedule_part *part, const int32_t *tokens, int32_t n_tokens,
-	int32_t n_accepted);
+void scheduler_advance(
+	struct scheduler *scheduler, const struct schedule_part *part, const int32_t *tokens, int32_t n_tokens, int32_t n_accepted);
 
 /* Takes a sequence out, wherever it is (finished, cancelled); its computed full blocks stay findable. Between steps. */
 void scheduler_end(struct scheduler *scheduler, struct sequence *sequence);

@@ -304,11 +304,13 @@ static void check_contents(struct history *history)
 {
 	const char *wrong = kvcache_check(history->cache);
 	if (wrong)
-		fail_msg("seed %llu, step %llu: %s", (unsigned long long)history->seed, (unsigned long long)history->counter, wrong);
+		fail_msg(
+			"seed %llu, step %llu: %s", (unsigned long long)history->seed, (unsigned long long)history->counter, wrong);
 	for (int32_t slot = 0; slot < SLOTS; slot++)
 		for (int32_t i = 0; history->slots[slot].open && i < history->slots[slot].n_computed; i++)
 			if (*cell(history, slot, i) != right_content(history->slots[slot].tokens, i))
-				fail_msg("seed %llu: slot %d reads another text at position %d", (unsigned long long)history->seed, slot, i);
+				fail_msg("seed %llu: slot %d reads another text at position %d", (unsigned long long)history->seed,
+					slot, i);
 }
 
 static void kvcache_keeps_contents_apart_in_random_histories(void **state)

@@ -98,7 +98,8 @@ static void ngram_equals_a_full_search_while_a_text_grows(void **state)
 {
 	int32_t tokens[TOKENS_MAX], out[16], expected[16];
 	for (uint64_t seed = 1; seed <= 40; seed++) {
-		int32_t n_min = 1 + (int32_t)(seed % 3), n_max = n_min + (int32_t)(seed % 4), alphabet = 3 + (int32_t)(seed % 5) * 4;
+		int32_t n_min = 1 + (int32_t)(seed % 3), n_max = n_min + (int32_t)(seed % 4),
+			alphabet = 3 + (int32_t)(seed % 5) * 4;
 		int32_t length = 240; /* fewer occurrences than are looked at */
 		struct drafter *drafter = make(n_min, n_max);
 		drafter_ngram_ops.begin(drafter, 0);
@@ -168,8 +169,8 @@ static void check_chain(const int32_t *drafts, int32_t n_drafts, int32_t n_token
 static void a_chain_keeps_what_would_have_been_sampled(void **state)
 {
 	check_chain(NULL, 0, 1, 0);
-	check_chain((int32_t[]){10, 11}, 2, 3, 2);     /* all right: a bonus token */
-	check_chain((int32_t[]){99, 11}, 2, 1, 0);     /* right after wrong does not count */
+	check_chain((int32_t[]){10, 11}, 2, 3, 2); /* all right: a bonus token */
+	check_chain((int32_t[]){99, 11}, 2, 1, 0); /* right after wrong does not count */
 	check_chain((int32_t[]){10, 99, 12}, 3, 2, 1); /* the correction is a token too */
 	check_chain((int32_t[]){10, 11, 12, 13}, 4, 4, 4); /* the text ends with a draft: no bonus */
 	check_chain((int32_t[]){10, 11, 12, 99}, 4, 4, 3);

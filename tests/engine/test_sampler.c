@@ -166,8 +166,8 @@ static void sampler_survives_extreme_rows_and_settings(void **state)
 	struct sampler *sampler = sampler_create(300);
 	float rows[4][300];
 	for (int id = 0; id < 300; id++) {
-		rows[0][id] = 0;                             /* all equal */
-		rows[1][id] = id == 250 ? 3e38f : -3e38f;    /* differences beyond fp32 */
+		rows[0][id] = 0; /* all equal */
+		rows[1][id] = id == 250 ? 3e38f : -3e38f; /* differences beyond fp32 */
 		rows[2][id] = id % 2 ? -INFINITY : (float)id * 1e-30f;
 		rows[3][id] = 1e30f + (float)id * 1e24f;
 	}

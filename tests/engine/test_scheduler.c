@@ -59,7 +59,9 @@ static void set_up(const struct bed_options *options, uint64_t seed)
 	});
 	int32_t rows = options->slots * (1 + options->draft_rows);
 	bed.scheduler = scheduler_create(&(struct scheduler_options){
-		.limits = {.rows_max = options->chunk + rows, .slots_max = options->slots, .blocks_per_slot_max = BLOCKS_PER_SLOT,
+		.limits = {.rows_max = options->chunk + rows,
+			.slots_max = options->slots,
+			.blocks_per_slot_max = BLOCKS_PER_SLOT,
 			.logits_max = rows},
 		.chunk_tokens = options->chunk,
 		.queue_max = options->queue_max,
@@ -169,7 +171,8 @@ static void advance_part(const struct schedule_part *part)
 	scheduler_advance(bed.scheduler, part, tokens, result.n_tokens, result.n_accepted);
 	assert_int_equal(kvcache_held(bed.kvcache, sequence->slot), kvcache_blocks_for(sequence->n_computed));
 	if (memcmp(sequence->tokens, request->expected, (size_t)sequence->n_tokens * sizeof(int32_t)) != 0)
-		fail_msg("seed %llu, step %lld: a text differs from the one made alone", (unsigned long long)bed.seed, (long long)bed.steps);
+		fail_msg("seed %llu, step %lld: a text differs from the one made alone", (unsigned long long)bed.seed,
+			(long long)bed.steps);
 	if (sequence->n_tokens == sequence->tokens_max)
 		finish(request);
 }
@@ -350,7 +353,8 @@ static void a_prompt_given_up_half_way_leaves_only_finished_blocks(void **state)
 
 static void all_logits_cover_every_prompt_position_once(void **state)
 {
-	const struct bed_options options = {.n_blocks = 40, .slots = 3, .chunk = 64, .draft_rows = 2, .queue_max = 10, .prefix_cache = true};
+	const struct bed_options options = {
+		.n_blocks = 40, .slots = 3, .chunk = 64, .draft_rows = 2, .queue_max = 10, .prefix_cache = true};
 	set_up(&options, 1);
 	struct request *cold = submit(48, 1, 3, STATUS_OK);
 	while (cold->alive)

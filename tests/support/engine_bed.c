@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -124,6 +125,39 @@ void bed_run(struct engine *engine, struct bed_run *run)
 	bed_wait(run);
 }
 
+void bed_shape(struct bed_run *run, int i)
+{
+	static const size_t prompts[BED_SHAPES] = {1, 2, 15, 16, 17, 33, 64, 65, 90, 100, 130, 140};
+	bed_run_init(run, (uint64_t)i / 2, prompts[i], 60); /* pairs of prompts with a common beginning */
+	run->sampling.temperature = i % 2 ? 1.0 : 0;
+	run->sampling.top_k = i % 4 == 3 ? 20 : 0;
+	run->sampling.top_p = i % 3 == 2 ? 0.9 : 1;
+	run->sampling.logprobs = i == 5 ? 3 : -1;
+}
+
+void bed_texts_make(struct bed_texts *texts)
+{
+	struct tiny_model model = tiny_model_default();
+	struct engine_options options;
+	tiny_model_write_temp(&model, texts->path);
+	bed_options(texts->path, &options);
+	options.graph_max_bs = 0;
+	options.prefix_cache = false;
+	options.chunk_tokens = 512;
+	options.max_num_seqs = 1;
+	struct engine *engine = bed_open(&options, NULL);
+	for (int i = 0; i < BED_SHAPES; i++) {
+		bed_shape(&texts->runs[i], i);
+		bed_run(engine, &texts->runs[i]);
+	}
+	engine_destroy(engine);
+}
+
+void bed_texts_release(struct bed_texts *texts)
+{
+	unlink(texts->path);
+}
+
 double bed_metric(const struct engine *engine, const char *sample)
 {
 	struct text text = {0}, line = {0};
@@ -136,4 +170,20 @@ double bed_metric(const struct engine *engine, const char *sample)
 	text_release(&line);
 	text_release(&text);
 	return value;
+}
+
+void bed_check_idle(const struct engine *engine)
+{
+	assert_int_equal((int)bed_metric(engine, "verdict_running"), 0);
+	assert_int_equal((int)bed_metric(engine, "verdict_waiting"), 0);
+	assert_int_equal((int)bed_metric(engine, "verdict_kv_blocks{state=\"used\"}"), 0);
+}
+
+void bed_check_text(const struct bed_texts *texts, const struct bed_run *run, int i, const char *what)
+{
+	const struct bed_run *plain = &texts->runs[i];
+	if (run->n_tokens != plain->n_tokens || memcmp(run->tokens, plain->tokens, run->n_tokens * sizeof *run->tokens) != 0)
+		fail_msg("%s: text %d differs from the one made plainly (%zu and %zu tokens)", what, i, run->n_tokens,
+			plain->n_tokens);
+	assert_memory_equal(run->logprobs, plain->logprobs, run->n_tokens * sizeof *run->logprobs);
 }

@@ -45,6 +45,23 @@ void bed_submit(struct engine *engine, struct bed_run *run);
 void bed_wait(struct bed_run *run);
 void bed_run(struct engine *engine, struct bed_run *run);
 
+/* --- Twelve requests of many shapes, and their texts from the plainest engine: alone, no cache, no drafts, no plans ------- */
+
+#define BED_SHAPES 12
+struct bed_texts {
+	char path[TINY_PATH_BYTES]; /* of the tiny model */
+	struct bed_run runs[BED_SHAPES];
+};
+void bed_shape(struct bed_run *run, int i);
+void bed_texts_make(struct bed_texts *texts);
+void bed_texts_release(struct bed_texts *texts); /* removes the model */
+
+/* Fails unless run, of shape i, has the plain text and, where asked for, its log-probabilities bit for bit. */
+void bed_check_text(const struct bed_texts *texts, const struct bed_run *run, int i, const char *what);
+
+/* Fails unless no sequence runs or waits and no block is held. */
+void bed_check_idle(const struct engine *engine);
+
 /* Value of a sample such as verdict_kv_blocks{state="free"} in the engine's metrics; fails the test when it is not there. */
 double bed_metric(const struct engine *engine, const char *sample);
 
