@@ -29,7 +29,8 @@ enum status comm_wait_failed(struct comm *base, int peer, int64_t wait_start_ns,
 /* Slot stats of comm_ops. */
 void comm_base_stats(const struct comm *base, struct comm_stats *out);
 
-/* out[i] = (((parts[0][i] + parts[1][i]) + …) + 0.0f, NaN as 0x7fc00000. n_parts >= 1; out overlaps no part. */
-void comm_sum(float *restrict out, const float *const *parts, int n_parts, size_t count);
+/* out[i] = (((parts[0][i] + parts[1][i]) + …) + 0.0f, NaN as 0x7fc00000. n_parts >= 1; out may be one of the parts, and
+ * overlaps none otherwise. */
+void comm_sum(float *out, const float *const *parts, int n_parts, size_t count);
 
 #endif

@@ -3,6 +3,10 @@
 
 #include <string.h>
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 #include "base/clock.h"
 #include "base/hash.h"
 
@@ -81,6 +85,22 @@ enum status shm_call_begin(struct shm_group *group, size_t count, struct err *er
 	if (status == STATUS_OK && !group->met)
 		status = meet(group, err);
 	return status;
+}
+
+/* Past the caches where that is possible. Peers have read the slot before, so their caches hold its lines, and an ordinary store
+ * first asks for each of them back: 27 ns a line between distant cores (Zen 4, November 2026), four times what the stores cost.
+ * The sanitizer does not see such stores, so its build goes without. */
+void shm_publish(float *slot, const float *data, size_t count)
+{
+	size_t i = 0;
+#if defined(__SSE2__) && !defined(__SANITIZE_THREAD__)
+	for (; i + 16 <= count; i += 16) { /* a whole line, which the processor collects and sends as one */
+		for (size_t lane = 0; lane < 16; lane += 4)
+			_mm_stream_ps(slot + i + lane, _mm_loadu_ps(data + i + lane));
+	}
+	_mm_sfence(); /* such stores are not ordered by the signal that follows */
+#endif
+	memcpy(slot + i, data + i, (count - i) * sizeof(float));
 }
 
 void shm_signal(struct shm_group *group)

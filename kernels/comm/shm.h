@@ -44,6 +44,9 @@ void shm_group_attach(struct shm_group *group);
 /* Begins a call: comm_call_begin, and at the first one waits until every rank has attached. */
 enum status shm_call_begin(struct shm_group *group, size_t count, struct err *err);
 
+/* Copies count floats into a slot, to a place aligned to 64 bytes unless count is 0, that peers will read after the next signal. */
+void shm_publish(float *slot, const float *data, size_t count);
+
 /* Starts the next epoch: everything this rank wrote before is visible to a peer that has seen it. */
 void shm_signal(struct shm_group *group);
 

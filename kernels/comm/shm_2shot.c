@@ -38,25 +38,56 @@ static enum status twoshot_create(const struct comm_options *options, struct com
 	return STATUS_OK;
 }
 
-/* First element of a rank's shard. Cut at slot alignment, so that no two ranks write one line; small calls leave some ranks
- * without elements. */
-static size_t shard_begin(size_t count, int rank, int world)
+struct shard {
+	size_t begin, count;
+};
+
+/* A rank's part of a call. Cut at slot alignment, so that no two ranks write one line; small calls leave some ranks without. */
+static struct shard shard_of(size_t count, int rank, int world)
 {
 	const size_t unit = SHM_ALIGN / sizeof(float);
 	size_t n_units = (count + unit - 1) / unit;
 	size_t begin = n_units * (size_t)rank / (size_t)world * unit;
-	return begin < count ? begin : count;
+	size_t end = n_units * ((size_t)rank + 1) / (size_t)world * unit;
+	begin = begin < count ? begin : count;
+	end = end < count ? end : count;
+	return (struct shard){.begin = begin, .count = end - begin};
 }
 
-static void sum_shard(struct twoshot_comm *twoshot, size_t count)
+static float *input_of(const struct twoshot_comm *twoshot, int rank)
+{
+	return twoshot->inputs + (size_t)rank * twoshot->slot_floats;
+}
+
+/* What the other ranks sum of this rank's input: all but its own shard. */
+static void publish_input(struct twoshot_comm *twoshot, const float *data, size_t count)
+{
+	int rank = twoshot->group.base.options.rank, world = twoshot->group.base.options.world;
+	struct shard own = shard_of(count, rank, world);
+	size_t end = own.begin + own.count;
+	shm_publish(input_of(twoshot, rank), data, own.begin);
+	shm_publish(input_of(twoshot, rank) + end, data + end, count - end);
+}
+
+static void sum_and_publish_shard(struct twoshot_comm *twoshot, float *data, size_t count)
 {
 	const struct comm_options *options = &twoshot->group.base.options;
-	size_t begin = shard_begin(count, options->rank, options->world);
-	size_t end = shard_begin(count, options->rank + 1, options->world);
+	struct shard own = shard_of(count, options->rank, options->world);
 	const float *parts[COMM_RANKS_MAX];
 	for (int rank = 0; rank < options->world; rank++)
-		parts[rank] = twoshot->inputs + (size_t)rank * twoshot->slot_floats + begin;
-	comm_sum(twoshot->result + begin, parts, options->world, end - begin);
+		parts[rank] = (rank == options->rank ? data : input_of(twoshot, rank)) + own.begin;
+	comm_sum(data + own.begin, parts, options->world, own.count);
+	shm_publish(twoshot->result + own.begin, data + own.begin, own.count);
+}
+
+static void take_shards(struct twoshot_comm *twoshot, float *data, size_t count)
+{
+	const struct comm_options *options = &twoshot->group.base.options;
+	for (int rank = 0; rank < options->world; rank++) {
+		struct shard shard = shard_of(count, rank, options->world);
+		if (rank != options->rank)
+			memcpy(data + shard.begin, twoshot->result + shard.begin, shard.count * sizeof(float));
+	}
 }
 
 static enum status twoshot_allreduce(struct comm *comm, float *data, size_t count, struct err *err)
@@ -65,15 +96,15 @@ static enum status twoshot_allreduce(struct comm *comm, float *data, size_t coun
 	enum status status = shm_call_begin(&twoshot->group, count, err);
 	if (status != STATUS_OK || count == 0)
 		return status;
-	memcpy(twoshot->inputs + (size_t)comm->options.rank * twoshot->slot_floats, data, count * sizeof(float));
+	publish_input(twoshot, data, count);
 	shm_signal(&twoshot->group);
 	if (shm_wait_all(&twoshot->group, err) != STATUS_OK)
 		return STATUS_RANK_DIED;
-	sum_shard(twoshot, count);
+	sum_and_publish_shard(twoshot, data, count);
 	shm_signal(&twoshot->group);
 	if (shm_wait_all(&twoshot->group, err) != STATUS_OK)
 		return STATUS_RANK_DIED;
-	memcpy(data, twoshot->result, count * sizeof(float));
+	take_shards(twoshot, data, count);
 	comm_call_end(comm, count);
 	return STATUS_OK;
 }

@@ -4,8 +4,6 @@
  * Two halves alternate, and there is no barrier at the end. A slot used in call k is written again in call k + 2; its owner
  * gets there only after call k + 1, for which every peer has signalled, which a peer does only after it has finished
  * reading in call k. */
-#include <string.h>
-
 #include "base/mem.h"
 #include "kernels/comm/backends.h"
 #include "kernels/comm/shm.h"
@@ -50,13 +48,13 @@ static enum status flag_allreduce(struct comm *comm, float *data, size_t count, 
 	if (status != STATUS_OK || count == 0)
 		return status;
 	uint32_t half = flag->calls++ % HALVES;
-	memcpy(slot_of(flag, half, comm->options.rank), data, count * sizeof(float));
+	shm_publish(slot_of(flag, half, comm->options.rank), data, count);
 	shm_signal(&flag->group);
 	if (shm_wait_all(&flag->group, err) != STATUS_OK)
 		return STATUS_RANK_DIED;
 	const float *parts[COMM_RANKS_MAX];
 	for (int rank = 0; rank < comm->options.world; rank++)
-		parts[rank] = slot_of(flag, half, rank);
+		parts[rank] = rank == comm->options.rank ? data : slot_of(flag, half, rank);
 	comm_sum(data, parts, comm->options.world, count);
 	comm_call_end(comm, count);
 	return STATUS_OK;

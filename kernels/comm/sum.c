@@ -31,7 +31,7 @@ static inline void finish_and_store(float *to, lanes_f32 sum)
 	memcpy(to, &bits, sizeof(bits));
 }
 
-void comm_sum(float *restrict out, const float *const *parts, int n_parts, size_t count)
+void comm_sum(float *out, const float *const *parts, int n_parts, size_t count)
 {
 	size_t i = 0;
 	for (; i + 2 * LANES <= count; i += 2 * LANES) {
