@@ -140,6 +140,43 @@ static void texts_do_not_depend_on_preemption(void **state)
 	}
 }
 
+/* Quantised weights, a prompt of thousands of tokens, a long answer: where state that goes stale slowly would show. */
+static void long_texts_of_a_quantised_model_do_not_depend_on_speculation(void **state)
+{
+	enum { PROMPT = 4000, ANSWER = 400 };
+	static int32_t prompt[PROMPT];
+	struct tiny_model model = tiny_model_default();
+	char path[TINY_PATH_BYTES];
+	model.context = 4608;
+	model.dtype = DTYPE_Q4_1;
+	model.value_dtype = DTYPE_Q4_1;
+	model.embedding_dtype = DTYPE_Q8_0;
+	tiny_model_write_temp(&model, path);
+	for (int i = 0; i < PROMPT; i++)
+		prompt[i] = 3 + (int32_t)random_below(9, (uint64_t)(i / 200 % 7), (uint64_t)(i % 200), 200);
+	struct bed_run runs[2][2];
+	for (int speculate = 0; speculate < 2; speculate++) {
+		struct engine_options options = defaults();
+		options.model_path = path;
+		options.speculation = speculate ? "ngram" : "off";
+		options.spec_ngram_min = 1;
+		options.chunk_tokens = speculate ? 300 : 512;
+		struct engine *engine = bed_open(&options, NULL);
+		for (int i = 0; i < 2; i++) {
+			struct bed_run *run = &runs[speculate][i];
+			bed_run_init(run, 3, 0, ANSWER);
+			run->sampling.temperature = i;
+			bed_run_long(engine, run, prompt, PROMPT);
+			assert_int_equal(run->n_tokens, ANSWER);
+		}
+		engine_destroy(engine);
+	}
+	for (int i = 0; i < 2; i++)
+		assert_memory_equal(runs[0][i].tokens, runs[1][i].tokens, sizeof runs[0][i].tokens);
+	assert_true(runs[1][0].result.drafted > 0);
+	unlink(path);
+}
+
 /* --- Drafters that know ---------------------------------------------------------------------------------------------- */
 
 /* Replays a plain text, right everywhere, wrong everywhere, or wrong at every third position of a draft. */
@@ -336,6 +373,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(texts_do_not_depend_on_prefix_hits),
 		cmocka_unit_test(texts_do_not_depend_on_speculation),
 		cmocka_unit_test(texts_do_not_depend_on_preemption),
+		cmocka_unit_test(long_texts_of_a_quantised_model_do_not_depend_on_speculation),
 		cmocka_unit_test(a_right_drafter_makes_six_tokens_a_step),
 		cmocka_unit_test(a_wrong_drafter_changes_nothing_but_counters),
 		cmocka_unit_test(an_end_token_inside_a_draft_ends_the_text),

@@ -101,14 +101,19 @@ static void take_end(void *ctx, const struct engine_result *result)
 	wait_wake_all(&run->done);
 }
 
-void bed_submit(struct engine *engine, struct bed_run *run)
+static void submit(struct engine *engine, struct bed_run *run, const int32_t *prompt, size_t n_prompt)
 {
 	const struct engine_listener listener = {
 		.on_tokens = take_tokens, .on_done = take_end, .on_logits = take_logits, .ctx = run};
 	struct err err = {0};
 	run->engine = engine;
-	if (engine_submit(engine, run->prompt, run->n_prompt, &run->sampling, &listener, &run->id, &err))
+	if (engine_submit(engine, prompt, n_prompt, &run->sampling, &listener, &run->id, &err))
 		fail_msg("%s", err.text);
+}
+
+void bed_submit(struct engine *engine, struct bed_run *run)
+{
+	submit(engine, run, run->prompt, run->n_prompt);
 }
 
 void bed_wait(struct bed_run *run)
@@ -156,6 +161,12 @@ void bed_texts_make(struct bed_texts *texts)
 void bed_texts_release(struct bed_texts *texts)
 {
 	unlink(texts->path);
+}
+
+void bed_run_long(struct engine *engine, struct bed_run *run, const int32_t *prompt, size_t n_prompt)
+{
+	submit(engine, run, prompt, n_prompt);
+	bed_wait(run);
 }
 
 double bed_metric(const struct engine *engine, const char *sample)

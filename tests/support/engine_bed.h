@@ -45,6 +45,9 @@ void bed_submit(struct engine *engine, struct bed_run *run);
 void bed_wait(struct bed_run *run);
 void bed_run(struct engine *engine, struct bed_run *run);
 
+/* As bed_run, with a prompt that may be longer than the run holds. */
+void bed_run_long(struct engine *engine, struct bed_run *run, const int32_t *prompt, size_t n_prompt);
+
 /* --- Twelve requests of many shapes, and their texts from the plainest engine: alone, no cache, no drafts, no plans ------- */
 
 #define BED_SHAPES 12
