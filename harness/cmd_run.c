@@ -8,6 +8,7 @@
 #include "harness/artifact.h"
 #include "harness/commands.h"
 #include "harness/plan.h"
+#include "harness/report.h"
 #include "harness/run_loop.h"
 #include "harness/target.h"
 
@@ -139,27 +140,24 @@ static const char *model_name(const struct run_command *command)
 
 /* ---- results ---- */
 
-static enum status print_rows(struct run_command *command, struct err *err)
+static enum status print_result(struct run_command *command, struct err *err)
 {
-	struct history_filters filters = {.experiment_id = command->experiment_id};
-	struct json *rows = NULL;
-	struct text text = {0};
-	enum status status = store_history(command->store, &filters, &rows, err);
+	struct json *shown = NULL;
+	enum status status = store_show(command->store, command->experiment_id, &shown, err);
 	if (status)
 		return status;
 	if (command->json) {
-		struct json *document = json_new_object();
-		json_set(document, "experiment_id", json_new_integer(command->experiment_id));
-		json_set(document, "name", json_new_string(command->experiment->name));
-		json_set(document, "verdicts", rows);
-		json_write(document, JSON_STYLE_PRETTY, &text);
-		text_append_char(&text, '\n');
+		struct json *document = report_run_json(shown);
+		status = report_print_json(document, err);
 		json_free(document);
 	} else {
-		json_free(rows);
+		struct text text = {0};
+		text_append_char(&text, '\n');
+		report_experiment(shown, command->db, report_style_for(STDOUT_FILENO, environ), &text);
+		status = report_print(&text, err);
+		text_release(&text);
 	}
-	status = print(&text, err);
-	text_release(&text);
+	json_free(shown);
 	return status;
 }
 
@@ -218,7 +216,7 @@ static enum status run(struct run_command *command, struct err *err)
 	progress_close(&progress);
 	/* A failed baseline is an answer too; what ended in between leaves rows for --resume to complete. */
 	if (status == STATUS_OK || status == STATUS_ANSWER_BAD) {
-		enum status printed = print_rows(command, status ? NULL : err);
+		enum status printed = print_result(command, status ? NULL : err);
 		status = status ? status : printed;
 	}
 	return status;

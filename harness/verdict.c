@@ -465,13 +465,21 @@ bool verdict_all_decided(const struct experiment *experiment, const struct verdi
 	return true;
 }
 
-/* True when every arm still in the race has its launch in each of the first two blocks. */
+/* True when every arm has its launch in each of the first two blocks; one that failed in the first may be absent from the second. */
 static bool early_blocks_complete(const struct verdict_input *input)
 {
-	int cells = 0;
-	for (size_t i = 0; i < input->n_cells; i++)
-		cells += input->cells[i].block < SCREEN_BLOCKS;
-	return cells >= SCREEN_BLOCKS * input->experiment->n_arms;
+	int arms = input->experiment->n_arms, complete = 0;
+	int *seen = mem_calloc((size_t)arms, sizeof *seen);
+	for (size_t i = 0; i < input->n_cells; i++) {
+		const struct launch_cell *cell = &input->cells[i];
+		bool early = cell->block < SCREEN_BLOCKS && cell->arm >= 0 && cell->arm < arms;
+		if (early)
+			seen[cell->arm] += cell->failure != FAILURE_NONE ? SCREEN_BLOCKS : 1;
+	}
+	for (int i = 0; i < arms; i++)
+		complete += seen[i] >= SCREEN_BLOCKS;
+	mem_free(seen);
+	return complete == arms;
 }
 
 enum status verdict_screen(const struct verdict_input *input, bool *dropped, struct err *err)
