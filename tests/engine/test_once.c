@@ -381,6 +381,8 @@ static void perplexity_of_the_real_model_is_that_of_transformers(void **state)
 		assert_close(json_number(json_get(ours, "nll"), 0), json_number(json_get(one, "nll"), 0), 2e-4);
 		assert_close(json_number(json_get(ours, "perplexity"), 0), json_number(json_get(one, "perplexity"), 0), 5e-4);
 		json_free(ours);
+		if (json_count(json_get(one, "ids")) > 500)
+			continue; /* the shorter text is enough for windows */
 		ours = perplexity_of(model, file, "100");
 		assert_int_equal(json_int(json_get(ours, "predicted"), 0), json_int(json_get(windowed, "predicted"), 0));
 		assert_close(json_number(json_get(ours, "perplexity"), 0), json_number(json_get(windowed, "perplexity"), 0), 5e-4);
