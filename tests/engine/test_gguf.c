@@ -305,6 +305,18 @@ static void bad_tensor_entries_are_refused(void **state)
 	}
 }
 
+/* 32 + (2^64 - 4) wraps to 28, which would lie in the file. */
+static void ends_that_wrap_are_refused(void **state)
+{
+	static const uint64_t dims[] = {((uint64_t)1 << 62) - 1};
+	struct gguf_build build = {0};
+
+	gguf_build_tensor_entry(&build, "wraps", DTYPE_F32, 1, dims, 32);
+	for (int i = 0; i < 64; i++)
+		text_append_char(&build.data, '\0');
+	refuses_build(&build, "tensor 'wraps': 18446744073709551612 bytes at offset 32 needed");
+}
+
 static void overlapping_tensors_are_refused(void **state)
 {
 	static const uint64_t dims[] = {16};
@@ -419,6 +431,7 @@ int main(void)
 		cmocka_unit_test(bad_values_are_refused),
 		cmocka_unit_test(bad_names_are_refused_without_being_printed_raw),
 		cmocka_unit_test(bad_tensor_entries_are_refused),
+		cmocka_unit_test(ends_that_wrap_are_refused),
 		cmocka_unit_test(overlapping_tensors_are_refused),
 		cmocka_unit_test(every_truncation_is_refused_or_harmless),
 		cmocka_unit_test(types_without_kernels_can_be_listed),

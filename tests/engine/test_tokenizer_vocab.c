@@ -148,35 +148,103 @@ static void control_tokens_cannot_be_made_by_merges(void **state)
 	refuses_open(&build, "gpt-2", "tokenizer.ggml.merges: entry 0");
 }
 
-static void user_tokens_are_found_in_any_text(void **state)
+/* A tokenizer made from build, which is released. */
+static struct tokenizer *open_built(struct gguf_build *build, const char *pre)
 {
-	struct gguf_build build = small_vocabulary(WITH_ALL);
-	struct text file = {0}, back = {0};
+	struct text file = {0};
 	struct gguf gguf;
 	struct tokenizer *tokenizer = NULL;
-	struct token_list ids;
 	struct err err = {0};
 
-	gguf_build_finish(&build, &file);
-	gguf_build_release(&build);
-	assert_int_equal(gguf_open_bytes((const uint8_t *)file.data, file.len, "built.gguf", &gguf, &err), STATUS_OK);
-	assert_int_equal(tokenizer_open(&gguf, "gpt-2", &tokenizer, &err), STATUS_OK);
-	ids = encode(tokenizer, "ab<x>ba<x");
-	assert_int_equal(ids.count, 4);
-	assert_int_equal(ids.ids[0], 2);
-	assert_int_equal(ids.ids[1], 3);
-	assert_int_equal(ids.ids[2], 1);
-	assert_int_equal(ids.ids[3], 0);
-	assert_false(tokenizer_is_control(tokenizer, 3));
-	assert_int_equal(tokenizer_bos(tokenizer), -1);
-	for (size_t i = 0; i < ids.count; i++)
-		assert_true(tokenizer_decode_one(tokenizer, ids.ids[i], false, &back));
-	assert_string_equal(text_str(&back), "ab<x>ba");
-	text_release(&back);
-	token_list_release(&ids);
-	tokenizer_close(tokenizer);
+	gguf_build_finish(build, &file);
+	gguf_build_release(build);
+	if (gguf_open_bytes((const uint8_t *)file.data, file.len, "built.gguf", &gguf, &err) ||
+		tokenizer_open(&gguf, pre, &tokenizer, &err))
+		fail_msg("%s", err.text);
 	gguf_close(&gguf);
 	text_release(&file);
+	return tokenizer;
+}
+
+static void expect_ids(const struct tokenizer *tokenizer, const char *text, const int32_t *expected, size_t count)
+{
+	struct token_list ids = encode(tokenizer, text);
+
+	assert_int_equal(ids.count, count);
+	assert_memory_equal(ids.ids, expected, count * sizeof(*expected));
+	token_list_release(&ids);
+}
+
+static struct gguf_build vocabulary_of(
+	const char *const *tokens, const int32_t *kinds, size_t n_tokens, const char *const *merges, size_t n_merges)
+{
+	struct gguf_build build = {0};
+
+	gguf_build_string(&build, "tokenizer.ggml.model", "gpt2");
+	gguf_build_strings(&build, "tokenizer.ggml.tokens", tokens, n_tokens);
+	gguf_build_strings(&build, "tokenizer.ggml.merges", merges, n_merges);
+	if (kinds)
+		gguf_build_i32s(&build, "tokenizer.ggml.token_type", kinds, n_tokens);
+	return build;
+}
+
+static void merges_apply_in_the_order_of_the_file(void **state)
+{
+	static const char *const tokens[] = {"a", "b", "c", "bc", "ab", "abab"}, *const merges[] = {"b c", "a b", "ab ab"};
+	static const int32_t abc[] = {0, 3}, ababab[] = {5, 4};
+	struct gguf_build build = vocabulary_of(tokens, NULL, 6, merges, 3);
+	struct tokenizer *tokenizer = open_built(&build, "gpt-2");
+
+	expect_ids(tokenizer, "abc", abc, 2);
+	expect_ids(tokenizer, "ababab", ababab, 2); /* of equal pairs the leftmost first */
+	tokenizer_close(tokenizer);
+}
+
+/* "abc" is in the vocabulary, but no merges lead to it. */
+static void whole_words_win_under_the_rule_of_llama3_only(void **state)
+{
+	static const char *const tokens[] = {"a", "b", "c", "ab", "abc"}, *const merges[] = {"a b"};
+	static const int32_t whole[] = {4}, merged[] = {3, 2};
+	struct gguf_build build = vocabulary_of(tokens, NULL, 5, merges, 1);
+	struct tokenizer *tokenizer = open_built(&build, "llama-bpe");
+
+	expect_ids(tokenizer, "abc", whole, 1);
+	tokenizer_close(tokenizer);
+	build = vocabulary_of(tokens, NULL, 5, merges, 1);
+	tokenizer = open_built(&build, "gpt-2");
+	expect_ids(tokenizer, "abc", merged, 2);
+	tokenizer_close(tokenizer);
+}
+
+static void longest_special_token_wins(void **state)
+{
+	static const char *const tokens[] = {"a", "<", "x", "<x", "<x><x>", "<x>", ">"};
+	static const int32_t kinds[] = {1, 1, 1, 4, 4, 4, 1};
+	static const int32_t one[] = {5, 0}, two[] = {4, 5}, part[] = {3, 3, 6, 1};
+	struct gguf_build build = vocabulary_of(tokens, kinds, 7, NULL, 0);
+	struct tokenizer *tokenizer = open_built(&build, "gpt-2");
+
+	expect_ids(tokenizer, "<x>a", one, 2);
+	expect_ids(tokenizer, "<x><x><x>", two, 2);
+	expect_ids(tokenizer, "<x<x", part, 2);
+	expect_ids(tokenizer, "><", part + 2, 2);
+	tokenizer_close(tokenizer);
+}
+
+static void user_tokens_are_found_in_any_text(void **state)
+{
+	static const int32_t expected[] = {2, 3, 1, 0};
+	struct gguf_build build = small_vocabulary(WITH_ALL);
+	struct tokenizer *tokenizer = open_built(&build, "gpt-2");
+	struct text back = {0};
+
+	expect_ids(tokenizer, "ab<x>ba<x", expected, 4); /* bytes of "<x" have no tokens here */
+	assert_false(tokenizer_is_control(tokenizer, 3));
+	assert_int_equal(tokenizer_bos(tokenizer), -1);
+	assert_true(tokenizer_decode_one(tokenizer, 3, false, &back));
+	assert_string_equal(text_str(&back), "<x>");
+	text_release(&back);
+	tokenizer_close(tokenizer);
 }
 
 int main(void)
@@ -186,6 +254,9 @@ int main(void)
 		cmocka_unit_test(sentencepiece_vocabularies_are_refused_by_name),
 		cmocka_unit_test(broken_vocabularies_are_refused_by_name),
 		cmocka_unit_test(control_tokens_cannot_be_made_by_merges),
+		cmocka_unit_test(merges_apply_in_the_order_of_the_file),
+		cmocka_unit_test(whole_words_win_under_the_rule_of_llama3_only),
+		cmocka_unit_test(longest_special_token_wins),
 		cmocka_unit_test(user_tokens_are_found_in_any_text),
 	};
 
