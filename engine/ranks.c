@@ -16,7 +16,6 @@
 #include "engine/ranks_watch.h"
 #include "engine/ranks_wire.h"
 
-#define DEATH_GRACE_NS 1000000000LL /* from the end of a control socket to the end of its process */
 #define POST_WAIT_NS 1000000000LL /* for a child to come back from its last command, which rank 0 has finished already */
 
 /* An anonymous memory file whose size nobody can change, so that no access can fault. */
@@ -154,22 +153,20 @@ void ranks_post(struct ranks *ranks, uint32_t command)
 	wait_word_set(&ranks->head->posted, wait_word_get(&ranks->head->posted) + 1);
 }
 
-/* What a child says at its readable control socket: *pending stays true when it said nothing. */
-static enum status take_outcome(struct ranks *ranks, int rank, bool *pending, struct err *err)
+/* What a child says at its readable control socket. One that has ended without a word ends the server. */
+static enum status take_outcome(struct ranks *ranks, int rank, struct err *err)
 {
 	struct ranks_report report;
-	char end[RANKS_END_BYTES];
-	int pid = (int)ranks->children[rank].pid;
-	if (ranks_child_report(ranks, rank, &report)) {
-		*pending = false;
-		if (report.status == STATUS_OK)
-			return STATUS_OK;
-		return err_set_code(err, (enum status)report.status, report.err.code, "rank %d: %s", rank, report.err.text);
+	struct err lost = {0};
+	if (!ranks_child_report(ranks, rank, &report)) {
+		err_set(&lost, STATUS_RANK_DIED, "rank %d (pid %d) closed its tie to rank 0", rank, (int)ranks->children[rank].pid);
+		ranks_fail(ranks, &lost);
 	}
-	if (ranks_child_end(ranks, rank, DEATH_GRACE_NS, end, sizeof(end)))
-		return err_set_code(
-			err, STATUS_RANK_DIED, "rank_died", "rank %d (pid %d) ended before it was ready: %s", rank, pid, end);
-	return err_set_code(err, STATUS_RANK_DIED, "rank_died", "rank %d (pid %d) closed its control socket", rank, pid);
+	if (report.status == STATUS_OK)
+		return STATUS_OK;
+	if (err != NULL)
+		memcpy(err->details, report.err.details, sizeof(err->details));
+	return err_set_code(err, (enum status)report.status, report.err.code, "rank %d: %s", rank, report.err.text);
 }
 
 /* One poll over the children that have not said anything yet. */
@@ -190,10 +187,11 @@ static enum status await_some(struct ranks *ranks, bool *pending, int64_t deadli
 	for (int rank = 1; rank < ranks->world; rank++) {
 		if (!pending[rank] || polls[rank].revents == 0)
 			continue;
-		enum status status = take_outcome(ranks, rank, &pending[rank], err);
+		enum status status = take_outcome(ranks, rank, err);
 		if (status != STATUS_OK)
 			return status;
-		*n_pending -= pending[rank] ? 0 : 1;
+		pending[rank] = false;
+		--*n_pending;
 	}
 	return STATUS_OK;
 }

@@ -1,8 +1,8 @@
 /* Rank processes of one server: rank 0 is the caller, the others are children running the same binary.
  *
- * Life of a group: ranks_start; commands and reports until all are loaded (ranks_await_ready); steps; ranks_stop. From the first
- * successful ranks_await_ready on, a child that ends unasked ends the server: exit code 4 and, as its last line,
- * "rank N (pid P) ended: …". Before it, ranks_await_ready returns the reason.
+ * Life of a group: ranks_start; commands and reports until all are loaded (ranks_await_ready); steps; ranks_stop. A child that
+ * ends unasked ends the server at once: exit code 4 and, as its last line, "rank N (pid P) ended: …". Only one that has
+ * reported an error before the first ranks_await_ready is over may end: that function returns its error.
  *
  * Nothing outlives rank 0, however it ends: children are killed by the kernel when it dies, the region is an anonymous memory
  * file inherited by descriptor, and nothing is ever made under /dev/shm. Children ignore SIGINT, SIGTERM and SIGHUP, which a

@@ -23,6 +23,7 @@
 #define STOP_GRACE_NS 1000000000LL /* a child that was told to stop has a step to finish at most */
 #define KILL_GRACE_NS 300000000LL /* a killed process is gone within milliseconds */
 #define BLAME_GRACE_NS 100000000LL /* a peer's death may be noticed by a collective before it is noticed here */
+#define END_BYTES 64
 #define ARGV_MAX 128 /* guess: more than every switch of the engine */
 
 extern char **environ;
@@ -39,28 +40,29 @@ static bool is_readable(int fd, int64_t timeout_ns)
 	return n > 0;
 }
 
-bool ranks_child_end(const struct ranks *ranks, int rank, int64_t timeout_ns, char *out, size_t out_bytes)
+/* Looks at the next report, which stays where it is, and notes a refusal. */
+static bool peek_report(struct ranks *ranks, int rank, struct ranks_report *out)
 {
-	int pidfd = ranks->children[rank].pidfd;
-	siginfo_t info = {0};
-	if (!is_readable(pidfd, timeout_ns) || waitid(P_PIDFD, (id_t)pidfd, &info, WEXITED | WNOHANG | WNOWAIT) != 0)
+	ssize_t n = recv(ranks->children[rank].control, out, sizeof(*out), MSG_DONTWAIT | MSG_PEEK);
+	if (n != (ssize_t)sizeof(*out))
 		return false;
-	if (info.si_code == CLD_EXITED)
-		snprintf(out, out_bytes, "exit code %d", info.si_status);
-	else
-		snprintf(out, out_bytes, "killed by signal %d (SIG%s)", info.si_status, sigabbrev_np(info.si_status));
+	if (out->status != STATUS_OK)
+		atomic_store(&ranks->children[rank].refused, true);
 	return true;
 }
 
-bool ranks_child_report(const struct ranks *ranks, int rank, struct ranks_report *out)
+bool ranks_child_report(struct ranks *ranks, int rank, struct ranks_report *out)
 {
-	ssize_t n = recv(ranks->children[rank].control, out, sizeof(*out), MSG_DONTWAIT);
-	if (n != (ssize_t)sizeof(*out))
+	/* Noted first and taken then, so that the watching thread, which may look in between, finds the one or the other. */
+	if (!peek_report(ranks, rank, out))
+		return false;
+	if (recv(ranks->children[rank].control, out, sizeof(*out), MSG_DONTWAIT) != (ssize_t)sizeof(*out))
 		return false;
 	if (out->status < STATUS_OK || out->status > STATUS_INTERNAL)
 		out->status = STATUS_INTERNAL;
 	out->err.code[sizeof(out->err.code) - 1] = '\0';
 	out->err.text[sizeof(out->err.text) - 1] = '\0';
+	out->err.details[sizeof(out->err.details) - 1] = '\0';
 	return true;
 }
 
@@ -215,13 +217,26 @@ static void end_children(struct ranks *ranks, int64_t grace_ns)
 	}
 }
 
+/* How the child of rank ended: "killed by signal 9 (SIGKILL)". False when it runs. Does not reap it. */
+static bool describe_end(const struct ranks *ranks, int rank, char *out, size_t out_bytes)
+{
+	siginfo_t info = {0};
+	if (waitid(P_PIDFD, (id_t)ranks->children[rank].pidfd, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0)
+		return false;
+	if (info.si_code == CLD_EXITED)
+		snprintf(out, out_bytes, "exit code %d", info.si_status);
+	else
+		snprintf(out, out_bytes, "killed by signal %d (SIG%s)", info.si_status, sigabbrev_np(info.si_status));
+	return true;
+}
+
 /* The dead child to blame, or 0. One killed by a signal comes first: the others may have ended because of it. */
 static int find_dead(const struct ranks *ranks, char *end, size_t end_bytes)
 {
 	int found = 0;
 	for (int rank = 1; rank < ranks->world; rank++) {
-		char text[RANKS_END_BYTES];
-		if (ranks->children[rank].pid <= 0 || !ranks_child_end(ranks, rank, 0, text, sizeof(text)))
+		char text[END_BYTES];
+		if (ranks->children[rank].pid <= 0 || !describe_end(ranks, rank, text, sizeof(text)))
 			continue;
 		bool by_signal = strncmp(text, "killed", strlen("killed")) == 0;
 		if (found == 0 || by_signal) {
@@ -238,7 +253,7 @@ static int find_dead(const struct ranks *ranks, char *end, size_t end_bytes)
  * nothing to say after the last line. */
 static void __attribute__((noreturn)) end_server(struct ranks *ranks, const char *reason)
 {
-	char end[RANKS_END_BYTES], line[ERR_TEXT_BYTES_MAX + 128];
+	char end[END_BYTES], line[ERR_TEXT_BYTES_MAX + 128];
 	if (atomic_exchange(&ranks->ending, true)) {
 		for (;;)
 			pause(); /* another thread is at it */
@@ -260,7 +275,7 @@ static void __attribute__((noreturn)) end_server(struct ranks *ranks, const char
 
 void ranks_fail(struct ranks *ranks, const struct err *err)
 {
-	char end[RANKS_END_BYTES];
+	char end[END_BYTES];
 	int64_t deadline_ns = clock_monotonic_ns() + BLAME_GRACE_NS;
 	while (find_dead(ranks, end, sizeof(end)) == 0 && clock_monotonic_ns() < deadline_ns)
 		clock_sleep_ns(BLAME_GRACE_NS / 100);
@@ -269,14 +284,22 @@ void ranks_fail(struct ranks *ranks, const struct err *err)
 
 /* ---- watching ---- */
 
+/* Whether a child that has ended did so in good order: while starting, having said why. */
+static bool has_refused(struct ranks *ranks, int rank)
+{
+	struct ranks_report report;
+	peek_report(ranks, rank, &report);
+	return atomic_load(&ranks->phase) == RANKS_STARTING && atomic_load(&ranks->children[rank].refused);
+}
+
 static void look_at_children(struct ranks *ranks, const struct pollfd *polls, bool *noticed)
 {
 	for (int rank = 1; rank < ranks->world; rank++) {
 		if (polls[rank].revents == 0)
 			continue;
-		if (atomic_load(&ranks->phase) == RANKS_RUNNING)
+		if (!has_refused(ranks, rank))
 			end_server(ranks, "a rank ended");
-		noticed[rank] = true; /* while starting: ranks_await_ready sees it too; poll no more */
+		noticed[rank] = true; /* poll no more */
 	}
 }
 

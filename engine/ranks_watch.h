@@ -11,7 +11,7 @@
 #include "engine/ranks_wire.h"
 
 enum ranks_phase {
-	RANKS_STARTING, /* a child that ends is found by ranks_await_ready */
+	RANKS_STARTING, /* a child that reports an error may end: ranks_await_ready returns it */
 	RANKS_RUNNING, /* a child that ends ends the server */
 	RANKS_STOPPING, /* children are meant to end */
 };
@@ -19,6 +19,7 @@ enum ranks_phase {
 struct ranks_child {
 	pid_t pid; /* 0 while there is no child */
 	int pidfd, control;
+	_Atomic bool refused; /* has reported an error */
 };
 
 /* Filled by ranks_start; children and sockets by the watching thread before started is set, then constant until it is joined. */
@@ -49,13 +50,7 @@ void ranks_watch_wake(struct ranks *ranks);
 /* Tells the thread to end the children, and joins it. */
 void ranks_watch_stop(struct ranks *ranks);
 
-/* Waits until the child of rank has ended (at most timeout_ns) and describes it: "killed by signal 9 (SIGKILL)". False when it
- * runs on. Does not reap it. */
-bool ranks_child_end(const struct ranks *ranks, int rank, int64_t timeout_ns, char *out, size_t out_bytes);
-
 /* Next report of the child, or false when there is none now. */
-bool ranks_child_report(const struct ranks *ranks, int rank, struct ranks_report *out);
-
-#define RANKS_END_BYTES 64
+bool ranks_child_report(struct ranks *ranks, int rank, struct ranks_report *out);
 
 #endif

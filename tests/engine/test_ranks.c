@@ -159,6 +159,7 @@ static int child_main(int argc, char **argv)
 	region->n_fds[rank] = count_fds();
 	if (text_equal(part, "refuse") && rank == 2) {
 		err_set_code(&err, STATUS_NO_MEMORY, "not_enough_memory", "3 bytes short");
+		snprintf(err.details, sizeof(err.details), "\"need_bytes\":3");
 		rank_link_report(link, STATUS_NO_MEMORY, &err);
 		rank_link_close(link);
 		return 3;
@@ -328,18 +329,7 @@ static void ranks_start_fails_with_the_status_and_text_that_a_rank_reported(void
 	assert_int_equal(ranks_await_ready(server.ranks, &err), STATUS_NO_MEMORY);
 	assert_string_equal(err.code, "not_enough_memory");
 	assert_string_equal(err.text, "rank 2: 3 bytes short");
-	stop(&server);
-	assert_true(waitpid(-1, NULL, WNOHANG) < 0);
-}
-
-static void ranks_start_fails_naming_a_rank_that_died(void **state)
-{
-	struct server server;
-	struct err err = {0};
-	assert_int_equal(start(&server, 3, "die", 30 * SECOND_NS, &err), STATUS_OK);
-	assert_int_equal(ranks_await_ready(server.ranks, &err), STATUS_RANK_DIED);
-	assert_non_null(strstr(err.text, "rank 1 (pid "));
-	assert_non_null(strstr(err.text, "killed by signal 9 (SIGKILL)"));
+	assert_string_equal(err.details, "\"need_bytes\":3");
 	stop(&server);
 	assert_true(waitpid(-1, NULL, WNOHANG) < 0);
 }
@@ -408,13 +398,26 @@ struct board { /* shared between this program and that process */
 	pid_t pids[COMM_RANKS_MAX];
 };
 
-enum play { PLAY_STEPS, PLAY_FAIL };
+enum play {
+	PLAY_STEPS,
+	PLAY_FAIL, /* after three steps the children give up */
+	PLAY_DIE_AWAITED, /* rank 1 dies while it starts, and rank 0 waits for it */
+	PLAY_DIE_UNSEEN, /* or is busy with something else */
+};
 
 /* A server that steps until something happens to it. */
 static int serve(struct board *board, int world, int backend, enum play play, int64_t timeout_ns)
 {
 	struct server server;
 	struct err err = {0};
+	if (play == PLAY_DIE_AWAITED || play == PLAY_DIE_UNSEEN) {
+		if (start(&server, world, "die", timeout_ns, &err) != STATUS_OK)
+			return 60;
+		if (play == PLAY_DIE_UNSEEN)
+			hang();
+		ranks_await_ready(server.ranks, &err);
+		return 61;
+	}
 	if (start_connected(&server, world, backend, timeout_ns, &err) != STATUS_OK)
 		return 60;
 	for (int rank = 0; rank < world; rank++)
@@ -509,6 +512,19 @@ static void a_killed_rank_ends_the_server_within_a_second_naming_it(void **state
 	}
 }
 
+static void a_rank_killed_while_it_starts_ends_the_server_naming_it(void **state)
+{
+	static const enum play plays[] = {PLAY_DIE_AWAITED, PLAY_DIE_UNSEEN};
+	for (size_t i = 0; i < 2; i++) {
+		struct death death;
+		launch(&death, 3, 0, plays[i], 20 * SECOND_NS);
+		await_end(&death);
+		assert_int_equal(death.exit_code, 4);
+		assert_non_null(strstr(last_line(&death), "rank 1 (pid "));
+		assert_non_null(strstr(last_line(&death), "ended: killed by signal 9 (SIGKILL)"));
+	}
+}
+
 static void a_killed_server_leaves_no_rank_behind(void **state)
 {
 	for (int round = 0; round < 4; round++) {
@@ -556,12 +572,12 @@ int main(int argc, char **argv)
 		cmocka_unit_test(ranks_of_an_impossible_world_are_refused),
 		cmocka_unit_test(ranks_inherit_only_their_descriptors_and_leave_nothing_in_dev_shm),
 		cmocka_unit_test(ranks_start_fails_with_the_status_and_text_that_a_rank_reported),
-		cmocka_unit_test(ranks_start_fails_naming_a_rank_that_died),
 		cmocka_unit_test(ranks_start_fails_naming_a_rank_that_says_nothing_in_time),
 		cmocka_unit_test(ranks_ignore_signals_meant_for_the_whole_group),
 		cmocka_unit_test(ranks_stop_kills_a_rank_that_hangs),
 		cmocka_unit_test(rank_subcommand_is_refused_when_typed_by_hand),
 		cmocka_unit_test(a_killed_rank_ends_the_server_within_a_second_naming_it),
+		cmocka_unit_test(a_rank_killed_while_it_starts_ends_the_server_naming_it),
 		cmocka_unit_test(a_killed_server_leaves_no_rank_behind),
 		cmocka_unit_test(a_stopped_rank_ends_the_server_after_the_time_out_naming_it),
 		cmocka_unit_test(a_rank_that_gives_up_is_quoted_in_the_last_line),
