@@ -84,7 +84,7 @@ static bool reason_starts(const struct json *verdict, const char *prefix)
 
 /* --- headline ------------------------------------------------------------------------------------------------------- */
 
-/* One sentence about a candidate, or nothing when it is of another rank: sentences come in the order helped, hurt, failed, neutral. */
+/* Sentences come in the order helped, hurt, failed, neutral; settings of which the same is to be said share one. */
 enum rank { RANK_HELPED, RANK_HURT, RANK_FAILED, RANK_NEUTRAL, RANK_COUNT };
 
 static enum rank rank_of(const struct json *verdict)
@@ -116,22 +116,18 @@ static void say_failed(const struct json *verdict, struct text *out)
 
 static void say_neutral(const struct json *verdict, struct text *out)
 {
-	double needed = number_of(verdict, "needed_blocks");
 	if (text_equal(text_of(verdict, "verdict"), "void"))
 		text_append_str(out, "not measured, the machine was disturbed");
 	else if (reason_starts(verdict, "equivalent"))
 		text_printf(out, "no difference (within %g %%)", number_of(verdict, "min_effect_pct"));
 	else if (reason_starts(verdict, "below_min_effect"))
 		text_printf(out, "a difference, but a smaller one than %g %%", number_of(verdict, "min_effect_pct"));
-	else if (needed > 0)
-		text_printf(out, "could not tell (about %.0f more block%s needed)", needed, needed == 1 ? "" : "s");
 	else
 		text_append_str(out, "could not tell");
 }
 
 static void say(const struct json *shown, const struct json *verdict, enum rank rank, struct text *out)
 {
-	text_printf(out, " %s%s ", setting_of(shown, verdict), rank == RANK_NEUTRAL ? ":" : "");
 	if (rank == RANK_HELPED)
 		say_helped(shown, verdict, out);
 	else if (rank == RANK_HURT)
@@ -140,7 +136,6 @@ static void say(const struct json *shown, const struct json *verdict, enum rank 
 		say_failed(verdict, out);
 	else
 		say_neutral(verdict, out);
-	text_append_char(out, '.');
 }
 
 /* The strongest first among those that helped, the others in plan order. */
@@ -201,6 +196,31 @@ static const char *baseline_failure(const struct json *shown)
 	return "";
 }
 
+/* " a, b: could not tell." for all verdicts of one rank. True when there was one. */
+static bool say_rank(const struct json *shown, int64_t workload, enum rank rank, bool *said, struct text *out)
+{
+	struct text names = {0}, phrase = {0}, next = {0};
+	bool any = false;
+	const char *colon = rank == RANK_NEUTRAL ? ":" : "";
+	for (const struct json *verdict; (verdict = next_to_say(shown, json_get(shown, "verdicts"), workload, rank, said)); any = true) {
+		text_clear(&next);
+		say(shown, verdict, rank, &next);
+		if (names.len && !text_equal(text_str(&next), text_str(&phrase))) {
+			text_printf(out, " %s%s %s.", text_str(&names), colon, text_str(&phrase));
+			text_clear(&names);
+		}
+		text_printf(&names, "%s%s", names.len ? ", " : "", setting_of(shown, verdict));
+		text_clear(&phrase);
+		text_append_str(&phrase, text_str(&next));
+	}
+	if (names.len)
+		text_printf(out, " %s%s %s.", text_str(&names), colon, text_str(&phrase));
+	text_release(&names);
+	text_release(&phrase);
+	text_release(&next);
+	return any;
+}
+
 void report_headline(const struct json *shown, struct text *out)
 {
 	const struct json *verdicts = json_get(shown, "verdicts"), *workloads = json_get(shown, "workloads");
@@ -215,16 +235,16 @@ void report_headline(const struct json *shown, struct text *out)
 		int64_t workload = int_of(json_at(workloads, w), "workload");
 		if (json_count(workloads) > 1)
 			text_printf(&sentence, " [%s]", text_of(json_at(workloads, w), "name"));
-		for (int rank = 0; rank < RANK_COUNT; rank++)
-			for (const struct json *verdict; (verdict = next_to_say(shown, verdicts, workload, (enum rank)rank, said));) {
-				helped = helped || rank == RANK_HELPED;
-				say(shown, verdict, (enum rank)rank, &sentence);
-			}
+		for (int rank = 0; rank < RANK_COUNT; rank++) {
+			bool any = say_rank(shown, workload, (enum rank)rank, said, &sentence);
+			helped = helped || (any && rank == RANK_HELPED);
+		}
 	}
-	if (!helped && json_count(verdicts))
+	bool first = helped || !json_count(verdicts);
+	if (!first)
 		text_append_str(out, "No setting was found to help.");
 	say_noise(shown, verdicts, &sentence);
-	text_append_str(out, out->len ? text_str(&sentence) : text_str(&sentence) + (sentence.len > 0));
+	text_append_str(out, text_str(&sentence) + (first && sentence.len > 0)); /* no space before the first sentence */
 	mem_free(said);
 	text_release(&sentence);
 }

@@ -45,7 +45,9 @@ static void fill_cells(const struct json *row, struct text cells[CELL_COUNT])
 	double effect = number_of(row, "effect_pct");
 	for (int i = 0; i < CELL_COUNT; i++)
 		text_clear(&cells[i]);
-	text_append(&cells[CELL_TIME], text_of(row, "time_utc"), strlen(text_of(row, "time_utc")) >= 16 ? 16 : 0);
+	const char *time = text_of(row, "time_utc");
+	if (strlen(time) >= 16)
+		text_printf(&cells[CELL_TIME], "%.10s %.5s", time, time + 11);
 	text_append_str(&cells[CELL_EXPERIMENT], text_of(row, "experiment"));
 	append_setting(&cells[CELL_SETTING], row);
 	text_append_str(&cells[CELL_WORKLOAD], text_of(row, "workload"));

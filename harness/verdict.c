@@ -10,6 +10,7 @@
 #define MIN_EFFECT_CAP_PCT 5.0     /* a noisy machine must not hide effects larger than this */
 #define MIN_EFFECT_KNOWN_MIN 20    /* A/A effects before their spread is believed */
 #define VERDICT_BLOCKS_MIN 3       /* a helped or hurt from fewer launches would not be repeated */
+#define NEEDED_BLOCKS_SAID_MAX 100 /* beyond it a quieter machine is the better advice */
 #define SCREEN_BLOCKS 2
 #define SCREEN_LOSS_PCT 15.0
 #define SCREEN_SDS 6.0
@@ -326,6 +327,8 @@ static void decide_inconclusive(const struct judging *judging, struct verdict_ro
 	row->needed_blocks = stats_needed_blocks(comparison->sd, log1p(row->min_effect_pct / 100), judging->level, comparison->df, comparison->blocks);
 	if (isnan(row->needed_blocks))
 		decide(row, VERDICT_NEUTRAL, false, "inconclusive: too few launches to judge");
+	else if (row->needed_blocks > NEEDED_BLOCKS_SAID_MAX)
+		decide(row, VERDICT_NEUTRAL, false, "inconclusive: too noisy, more than %d more blocks needed", NEEDED_BLOCKS_SAID_MAX);
 	else
 		decide(row, VERDICT_NEUTRAL, false, "inconclusive: about %.0f more block%s needed", row->needed_blocks, row->needed_blocks == 1 ? "" : "s");
 }

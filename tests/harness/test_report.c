@@ -65,11 +65,20 @@ static void the_headline_is_the_answer_in_words(void **state)
 static void what_could_not_be_told_is_never_called_no_difference(void **state)
 {
 	check_headline(ONE("'verdict':'neutral','reason':'inconclusive: about 4 more blocks needed','effect_pct':1,'needed_blocks':4"),
-		"No setting was found to help. graph_max_bs=0: could not tell (about 4 more blocks needed).");
+		"No setting was found to help. graph_max_bs=0: could not tell.");
 	check_headline(ONE("'verdict':'neutral','reason':'inconclusive: too few launches to judge','effect_pct':1,'needed_blocks':null"),
 		"No setting was found to help. graph_max_bs=0: could not tell.");
 	check_headline(ONE("'verdict':'neutral','reason':'below_min_effect: real, but smaller than 2 %','effect_pct':1.5"),
 		"No setting was found to help. graph_max_bs=0: a difference, but a smaller one than 2 %.");
+}
+
+static void settings_of_which_the_same_is_said_share_a_sentence(void **state)
+{
+	check_headline("{" HEAD "'verdicts':[{'arm':2,'workload':0,'verdict':'hurt'},{'arm':3,'workload':0,'verdict':'hurt'},"
+		       "{'arm':4,'workload':0,'verdict':'neutral','reason':'inconclusive: about 9 more blocks needed'},"
+		       "{'arm':5,'workload':0,'verdict':'neutral','reason':'equivalent within 2 %','min_effect_pct':2}]," LAUNCHES "}",
+		"No setting was found to help. speculation=ngram, allreduce=ref-socket hurt. graph_max_bs=0: could not tell. "
+		"mem_fraction=0.1: no difference (within 2 %).");
 }
 
 static void failures_are_named_by_what_they_mean(void **state)
@@ -217,9 +226,9 @@ static void history_is_a_table_with_the_ids_that_show_takes(void **state)
 	report_history(rows, plain, &text);
 	assert_string_equal(text_str(&text),
 		"time (UTC)        experiment  setting            workload     effect      id  verdict\n"
-		"2026-11-29T22:30  quickstart  speculation=ngram  editing-c2  +31.1 %      14  helped\n"
-		"2026-11-28T22:30  q           aa_twin            w                         3  neutral: inconclusive: about 4 more blocks needed\n"
-		"2026-11-28T22:30  q           graph_max_bs=0     w                         2  failed: crash\n");
+		"2026-11-29 22:30  quickstart  speculation=ngram  editing-c2  +31.1 %      14  helped\n"
+		"2026-11-28 22:30  q           aa_twin            w                         3  neutral: inconclusive: about 4 more blocks needed\n"
+		"2026-11-28 22:30  q           graph_max_bs=0     w                         2  failed: crash\n");
 	text_clear(&text);
 	struct json *empty = json_new_array();
 	report_history(empty, plain, &text);
@@ -266,6 +275,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(the_headline_is_the_answer_in_words),
 		cmocka_unit_test(what_could_not_be_told_is_never_called_no_difference),
+		cmocka_unit_test(settings_of_which_the_same_is_said_share_a_sentence),
 		cmocka_unit_test(failures_are_named_by_what_they_mean),
 		cmocka_unit_test(a_differing_twin_is_said_in_the_headline),
 		cmocka_unit_test(a_failed_baseline_is_the_whole_answer),
