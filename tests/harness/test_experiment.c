@@ -254,6 +254,7 @@ static const struct { const char *text, *complaint; } refused[] = {
 	{"{'name':'s'," FACTORS ",'workloads':[]}", "workloads: must not be an empty list"},
 	{"{'name':'s'," FACTORS ",'workloads':[{'dataset':{'kind':'jsonl'}}]}", "workloads[0].dataset: a dataset of kind jsonl needs a path"},
 	{"{'name':'s'," FACTORS ",'workloads':[{'dataset':{'path':'no-such-file.jsonl'}}]}", "workloads[0].dataset.path: cannot open 'no-such-file.jsonl'"},
+	{"{'name':'s'," FACTORS ",'workloads':[{'dataset':{'path':'-'}}]}", "workloads[0].dataset.path: prompts cannot come from standard input"},
 	{"{'name':'s'," FACTORS ",'workloads':[{'dataset':{'jitter':1}}]}", "workloads[0].dataset.jitter: must be from 0 to 0, is 1"},
 	{"{'name':'s'," FACTORS ",'workloads':[{'weight':1}]}", "workloads[0].weight: unknown key"},
 	{"{'name':'s'," FACTORS ",'workloads':[{'endpoint':'/v1/chat/completions','dataset':{'kind':'random_ids'}}]}", "random token ids can only be sent"},
@@ -404,6 +405,29 @@ static void every_shipped_experiment_is_accepted(void **state)
 	assert_true(files >= 5);
 }
 
+static void the_fuzzing_corpus_is_read_without_harm(void **state)
+{
+	DIR *folder = opendir("tests/fuzz/corpus/experiment");
+	int files = 0;
+	assert_non_null(folder);
+	for (struct dirent *entry = readdir(folder); entry; entry = readdir(folder)) {
+		if (entry->d_name[0] == '.')
+			continue;
+		struct text path = {0};
+		struct experiment *e = NULL;
+		struct err err = {0};
+		text_printf(&path, "tests/fuzz/corpus/experiment/%s", entry->d_name);
+		if (experiment_load(text_str(&path), NULL, &e, &err) == STATUS_OK)
+			experiment_release(e);
+		else
+			assert_int_equal(err.status, STATUS_INPUT);
+		text_release(&path);
+		files++;
+	}
+	closedir(folder);
+	assert_true(files >= 8);
+}
+
 /* Walks the schema to the object that describes a section: "workloads[].dataset" is properties.workloads.items.properties.dataset. */
 static const struct json *schema_of(const struct json *schema, const char *path)
 {
@@ -472,6 +496,7 @@ int main(void)
 		cmocka_unit_test(hashes_name_the_content_not_the_layout_of_the_file),
 		cmocka_unit_test(a_comma_locale_changes_nothing),
 		cmocka_unit_test(every_shipped_experiment_is_accepted),
+		cmocka_unit_test(the_fuzzing_corpus_is_read_without_harm),
 		cmocka_unit_test(the_published_schema_has_the_parsers_keys),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
