@@ -4,8 +4,8 @@
 #include <unistd.h>
 
 #include "base/file.h"
-#include "base/options.h"
 #include "harness/artifact.h"
+#include "harness/cmd_common.h"
 #include "harness/commands.h"
 #include "harness/plan.h"
 #include "harness/report.h"
@@ -18,9 +18,9 @@ extern char **environ;
 #define TOKENS_PER_S_GUESS 60.0    /* per slot; a small model on two cores */
 
 struct run_command {
-	const char *file, *db, *only, *model;
-	struct option_list set;
-	bool quick, resume, json, help;
+	const char *file, *db;
+	struct experiment_options experiment_options;
+	bool resume, json, help;
 	/* Everything that is open. */
 	struct experiment *experiment;
 	struct store *store;
@@ -39,57 +39,29 @@ static const char help_text[] =
 	"\n"
 	"Launches a server under each setting of an experiment file, in blocks of random order, measures it, and compares every candidate\n"
 	"with the baseline. Each launch is saved as soon as it ends: after a crash or kill, the same command with --resume goes on where it\n"
-	"stopped. A candidate that fails is a result and does not end the run. Progress goes to standard error, the result to standard output.\n"
-	"\n";
+	"stopped. A candidate that fails is a result and does not end the run. Progress goes to standard error, the result to standard output.\n";
 
 static const char help_end[] =
 	"\n"
 	"Exit codes: 0 completed, however many candidates failed; 1 the baseline failed; 2 bad usage or file; 3 cannot measure here; 130\n"
 	"interrupted (go on with --resume).\n";
 
-#define N_OPTIONS 8
-static void fill_options(struct run_command *command, struct option options[N_OPTIONS])
+#define N_OPTIONS (EXPERIMENT_OPTIONS_COUNT + 4)
+static size_t fill_options(struct run_command *command, struct option options[N_OPTIONS])
 {
-	const struct option table[N_OPTIONS] = {
+	const struct option own[] = {
 		{"db", OPTION_STRING, &command->db, 0, 0, "FILE", "Results database (default results.db)."},
-		{"quick", OPTION_FLAG, &command->quick, 0, 0, NULL, "Three blocks, one run a launch, short outputs; marked so in the store."},
 		{"resume", OPTION_FLAG, &command->resume, 0, 0, NULL, "Go on with the newest run of this experiment; starts one when there is none."},
-		{"set", OPTION_STRING_LIST, &command->set, 0, 0, "KEY.PATH=VALUE", "Change a value of the file; may be given again."},
-		{"only", OPTION_STRING, &command->only, 0, 0, "ARM", "Only this candidate, beside the baseline and its twin."},
-		{"model", OPTION_STRING, &command->model, 0, 0, "PATH", "Model to use instead of the file's."},
 		{"json", OPTION_FLAG, &command->json, 0, 0, NULL, "End with one JSON document on standard output."},
 		{"help", OPTION_FLAG, &command->help, 0, 0, NULL, "Print this text."},
 	};
-	memcpy(options, table, sizeof(table));
-}
-
-static enum status print(const struct text *text, struct err *err)
-{
-	return file_write_all(STDOUT_FILENO, text_str(text), text->len, err);
-}
-
-static enum status print_help(const struct option *options, struct err *err)
-{
-	struct text text = {0};
-	text_append_str(&text, help_text);
-	options_help(options, N_OPTIONS, &text);
-	text_append_str(&text, help_end);
-	enum status status = print(&text, err);
-	text_release(&text);
-	return status;
+	size_t count = 0;
+	experiment_options_append(&command->experiment_options, options, &count);
+	memcpy(options + count, own, sizeof(own));
+	return count + sizeof(own) / sizeof(own[0]);
 }
 
 /* ---- what is measured ---- */
-
-/* The built-in engine lies beside this program. */
-static void find_builtin(struct text *out)
-{
-	char path[4096];
-	ssize_t len = readlink("/proc/self/exe", path, sizeof(path) - 1);
-	const char *slash = len > 0 ? memrchr(path, '/', (size_t)len) : NULL;
-	text_append(out, path, slash ? (size_t)(slash + 1 - path) : 0);
-	text_append_str(out, "verdict-engine");
-}
 
 static const char *search_path(void)
 {
@@ -104,7 +76,7 @@ static enum status find_engine(struct run_command *command, struct err *err)
 {
 	const struct experiment *experiment = command->experiment;
 	const struct engine_spec *engine = &experiment->engine;
-	find_builtin(&command->engine_program);
+	cmd_builtin_engine(&command->engine_program);
 	if (!target_by_name(engine->adapter)->launches) {
 		/* Whoever answers there is known by its address only. */
 		command->build = (struct build_facts){.program = engine->url, .version = ""};
@@ -224,8 +196,7 @@ static enum status run(struct run_command *command, struct err *err)
 
 static enum status load(struct run_command *command, struct err *err)
 {
-	struct experiment_overrides overrides = {.quick = command->quick, .set = command->set.items, .n_set = command->set.count,
-		.only = command->only, .model = command->model};
+	const struct experiment_overrides overrides = experiment_options_overrides(&command->experiment_options);
 	enum status status = experiment_load(command->file, &overrides, &command->experiment, err);
 	if (!status)
 		status = find_engine(command, err);
@@ -240,10 +211,10 @@ enum status cmd_run(int argc, char **argv, struct err *err)
 	struct option options[N_OPTIONS];
 	const char *words[2];
 	size_t n_words = 0;
-	fill_options(&command, options);
-	enum status status = options_parse(options, N_OPTIONS, argc, argv, 2, words, 2, &n_words, err);
+	size_t n_options = fill_options(&command, options);
+	enum status status = options_parse(options, n_options, argc, argv, 2, words, 2, &n_words, err);
 	if (!status && command.help)
-		return print_help(options, err);
+		return cmd_print_help(help_text, options, n_options, help_end, err);
 	if (!status && n_words != 1)
 		status = err_set(err, STATUS_INPUT, "run takes one experiment file, got %zu (see verdict run --help)", n_words);
 	if (status)
