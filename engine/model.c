@@ -12,7 +12,6 @@
 #define HIDDEN_MAX 65536
 #define FFN_MAX (1 << 20)
 #define HEADS_MAX 1024
-#define HEAD_DIM_MAX 512
 #define VOCAB_MAX (1 << 21)
 #define CONTEXT_MAX (1 << 24)
 
@@ -100,13 +99,14 @@ static enum status read_heads(const struct gguf *gguf, struct model_config *out,
 		return err_set(
 			err, STATUS_INPUT, "%d query heads cannot share %d key/value heads evenly", out->n_heads, out->n_kv_heads);
 	out->head_dim = out->hidden / out->n_heads;
-	if (read_int(gguf, out, "attention.key_length", false, 2, HEAD_DIM_MAX, &out->head_dim, err) != STATUS_OK)
+	if (read_int(gguf, out, "attention.key_length", false, 2, MODEL_HEAD_DIM_MAX, &out->head_dim, err) != STATUS_OK)
 		return err->status;
-	if (out->head_dim < 2 || out->head_dim > HEAD_DIM_MAX || out->head_dim % 2 != 0)
-		return err_set(err, STATUS_INPUT, "head size %d: expected an even number of 2 to %d", out->head_dim, HEAD_DIM_MAX);
+	if (out->head_dim < 2 || out->head_dim > MODEL_HEAD_DIM_MAX || out->head_dim % 2 != 0)
+		return err_set(
+			err, STATUS_INPUT, "head size %d: expected an even number of 2 to %d", out->head_dim, MODEL_HEAD_DIM_MAX);
 	int value_length = out->head_dim, rope_dims = out->head_dim, window = 0;
-	if (read_int(gguf, out, "attention.value_length", false, 2, HEAD_DIM_MAX, &value_length, err) != STATUS_OK ||
-		read_int(gguf, out, "rope.dimension_count", false, 1, HEAD_DIM_MAX, &rope_dims, err) != STATUS_OK ||
+	if (read_int(gguf, out, "attention.value_length", false, 2, MODEL_HEAD_DIM_MAX, &value_length, err) != STATUS_OK ||
+		read_int(gguf, out, "rope.dimension_count", false, 1, MODEL_HEAD_DIM_MAX, &rope_dims, err) != STATUS_OK ||
 		read_int(gguf, out, "attention.sliding_window", false, 0, CONTEXT_MAX, &window, err) != STATUS_OK)
 		return err->status;
 	if (value_length != out->head_dim)
@@ -278,13 +278,14 @@ static enum status check_rope_factors(const struct gguf *gguf, struct model_conf
 		return err_set(
 			err, STATUS_INPUT, "tensor 'rope_freqs.weight' has type %s, expected F32", dtype_name(factors->dtype));
 	for (int i = 0; i < out->head_dim / 2; i++) {
-		float factor;
+		float factor; /* the tensor may be unaligned */
 		memcpy(&factor, factors->data + (size_t)i * sizeof factor, sizeof factor);
+		out->rope_factors[i] = factor;
 		if (!(factor > 0 && factor <= 1e6f))
 			return err_set(err, STATUS_INPUT, "tensor 'rope_freqs.weight' element %d is %g, expected a positive number",
 				i, (double)factor);
 	}
-	out->rope_factors = (const void *)factors->data; /* aligned: the directory check saw to it */
+	out->has_rope_factors = 1;
 	return STATUS_OK;
 }
 

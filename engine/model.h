@@ -5,6 +5,8 @@
 #include "engine/gguf.h"
 #include "kernels/kn.h"
 
+#define MODEL_HEAD_DIM_MAX 512 /* guess: above any model; bounds the table in struct model_config */
+
 struct model_config {
 	char arch[32];
 	char name[128];
@@ -16,8 +18,8 @@ struct model_config {
 	int ffn_block; /* elements per quantisation block along the FFN axis, the coarsest of all layers */
 	int attention_block; /* the same along the attention output's input axis */
 	double rope_scale; /* linear scaling: positions are divided by it; 1 for none */
-	const float
-		*rope_factors; /* [head_dim/2] divisors of the frequencies from rope_freqs.weight, or NULL; borrowed from the map */
+	int has_rope_factors;
+	float rope_factors[MODEL_HEAD_DIM_MAX / 2]; /* [head_dim/2] divisors of the frequencies, from rope_freqs.weight */
 };
 
 /* Reads and checks hyper-parameters and the presence and shape of every tensor. Errors name the key or tensor. */

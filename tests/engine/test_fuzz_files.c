@@ -40,6 +40,11 @@ static void gguf_corpus_is_read_without_harm(void **state)
 	replay("gguf", fuzz_gguf);
 }
 
+static void model_corpus_is_run_without_harm(void **state)
+{
+	replay("model", fuzz_model);
+}
+
 static void tokenizer_corpus_comes_back_as_it_was(void **state)
 {
 	replay("tokenizer", fuzz_tokenizer);
@@ -59,6 +64,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(gguf_corpus_is_read_without_harm),
+		cmocka_unit_test(model_corpus_is_run_without_harm),
 		cmocka_unit_test(tokenizer_corpus_comes_back_as_it_was),
 		cmocka_unit_test(text_stream_corpus_streams_as_it_decodes),
 		cmocka_unit_test(chat_template_corpus_is_read_without_harm),

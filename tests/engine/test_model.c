@@ -54,7 +54,7 @@ static void a_sound_model_is_read(void **state)
 	assert_int_equal(config.context, 256);
 	assert_true(config.rope_base == 10000.0 && config.rope_scale == 1.0 && config.norm_eps == 1e-5f);
 	assert_int_equal(config.rope_interleaved, 1);
-	assert_true(config.tied_head && config.rope_factors != NULL);
+	assert_true(config.tied_head && config.has_rope_factors);
 	assert_int_equal(config.ffn_block, 1);
 	gguf_close(&gguf);
 }

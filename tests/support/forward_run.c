@@ -33,7 +33,6 @@ struct model_config forward_run_config(const char *path)
 	if (gguf_open(path, &gguf, &err) != STATUS_OK || model_config_read(&gguf, &config, &err) != STATUS_OK)
 		fail_msg("%s", err.text);
 	gguf_close(&gguf);
-	config.rope_factors = NULL; /* lay in the map */
 	return config;
 }
 

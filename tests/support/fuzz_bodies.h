@@ -9,6 +9,9 @@
 /* Opens the bytes as a file and, when it opens, reads everything in it: listings, tensor bytes, tokenizer, chat template. */
 void fuzz_gguf(const uint8_t *data, size_t size);
 
+/* Opens the bytes as a model and, when it is one and small, shards it, packs its weights and runs a step. */
+void fuzz_model(const uint8_t *data, size_t size);
+
 /* Encodes the bytes as text under every rule; what comes back must be the text. */
 void fuzz_tokenizer(const uint8_t *data, size_t size);
 

@@ -48,7 +48,7 @@ static void rotate(const struct model_config *config, double *head, int position
 {
 	for (int i = 0; i < config->head_dim / 2; i++) {
 		double frequency = pow(config->rope_base, -2.0 * i / config->head_dim) / config->rope_scale;
-		if (config->rope_factors)
+		if (config->has_rope_factors)
 			frequency /= (double)config->rope_factors[i];
 		double c = cos(position * frequency), s = sin(position * frequency), a = head[2 * i], b = head[2 * i + 1];
 		head[2 * i] = a * c - b * s;
