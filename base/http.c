@@ -63,7 +63,7 @@ struct http_config http_config_default(void)
 		.host = "127.0.0.1",
 		.connections_max = 512,
 		.header_bytes_max = 64 * 1024,
-		.body_bytes_max = 16 * 1024 * 1024,
+		.body_bytes_max = 4 * 1024 * 1024,
 		.stream_queue_bytes_max = 1024 * 1024,
 		.request_timeout_ms = 120 * 1000,
 		.stall_timeout_s = 60,

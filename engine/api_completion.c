@@ -117,16 +117,6 @@ static struct api_usage sum_usage(const struct completion *completion)
 	return usage;
 }
 
-static void reply_error(struct http_exchange *exchange, const struct api_error *error)
-{
-	struct text body = {0};
-	struct http_header retry = {"Retry-After", "1"};
-	bool busy = error->http_status == 429 || error->http_status == 503;
-
-	api_error_write(error, &body);
-	http_reply(exchange, error->http_status, "application/json", busy ? &retry : NULL, &body);
-}
-
 static void reply_whole(struct completion *completion)
 {
 	struct api_usage usage = sum_usage(completion);
@@ -164,7 +154,7 @@ static void completion_end(struct completion *completion)
 	if (completion->stream_begun)
 		end_stream(completion);
 	else if (completion->error.http_status)
-		reply_error(completion->exchange, &completion->error);
+		api_reply_refusal(completion->exchange, &completion->error, NULL);
 	else
 		reply_whole(completion);
 }
@@ -524,7 +514,7 @@ void api_completion_start(struct api_gate *gate, struct http_exchange *exchange,
 		completion_unref(completion);
 	} else {
 		api_request_release(&request);
-		reply_error(exchange, &error);
+		api_reply_refusal(exchange, &error, NULL);
 	}
 	for (size_t i = 0; i < n_prompts; i++)
 		token_list_release(&prompts[i]);

@@ -137,6 +137,17 @@ void api_reply_done_event(struct text *out)
 	text_append_str(out, EVENT_BEGIN "[DONE]" EVENT_END);
 }
 
+void api_reply_refusal(struct http_exchange *exchange, const struct api_error *error, const struct http_header *extra)
+{
+	struct text body = {0};
+	const struct http_header retry = {"Retry-After", "1"};
+	bool busy = error->http_status == 429 || error->http_status == 503;
+
+	api_error_write(error, &body);
+	text_append_char(&body, '\n');
+	http_reply(exchange, error->http_status, "application/json", busy ? &retry : extra, &body);
+}
+
 void api_reply_begin(const struct api_reply *reply, struct text *out)
 {
 	write_head(reply, out);
@@ -160,5 +171,5 @@ void api_reply_end(const struct api_usage *usage, struct text *out)
 	text_append_str(out, "],");
 	write_usage(usage, true, out);
 	write_facts(usage, out);
-	text_append_char(out, '}');
+	text_append_str(out, "}\n");
 }

@@ -1,8 +1,9 @@
 /* The JSON of answers: events of a stream and whole replies. Written directly, without a tree, since a busy server writes
- * one event per request and step. Only for api_completion.c. */
+ * one event per request and step. */
 #ifndef ENGINE_API_REPLY_H
 #define ENGINE_API_REPLY_H
 
+#include "base/http.h"
 #include "engine/api_logprobs.h"
 
 struct api_usage {
@@ -35,6 +36,9 @@ void api_reply_role_event(const struct api_reply *reply, int index, struct text 
 void api_reply_usage_event(const struct api_reply *reply, const struct api_usage *usage, struct text *out);
 void api_reply_error_event(const struct api_error *error, struct text *out);
 void api_reply_done_event(struct text *out);
+
+/* Answers an exchange with an error object; 429 and 503 say when to come back. extra: one more header or NULL. */
+void api_reply_refusal(struct http_exchange *exchange, const struct api_error *error, const struct http_header *extra);
 
 /* Whole replies: begin, each choice, end. */
 void api_reply_begin(const struct api_reply *reply, struct text *out);

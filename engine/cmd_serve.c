@@ -32,7 +32,7 @@ static size_t fill_table(struct serve_options *o, bool *help, struct option *tab
 		{"connections-max", OPTION_I64, &o->connections_max, 1, CONNECTIONS_MAX, "N",
 			"Connections served at the same time; more are answered 503 (default 512)."},
 		{"body-max", OPTION_I64, &o->body_bytes_max, 1024, (double)BODY_BYTES_MAX, "BYTES",
-			"Largest request body; larger ones are answered 413 (default 16777216)."},
+			"Largest request body; larger ones are answered 413 (default 4194304)."},
 		{"help", OPTION_FLAG, help, 0, 0, NULL, "This text."},
 	};
 	memcpy(table, own, sizeof own);
