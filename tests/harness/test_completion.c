@@ -12,6 +12,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "harness/completion.h"
+#include "tests/support/replay_checks.h"
 
 #define FIELD "tests/golden/field/"
 #define MS ((int64_t)1000000)
@@ -304,6 +305,11 @@ static void bytes_after_done_are_dropped(void **state)
 	request_result_release(&result);
 }
 
+static void the_fuzzers_corpus_is_read_without_harm(void **state)
+{
+	assert_true(check_corpus("tests/fuzz/corpus/completion", check_completion_bytes) >= 5);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -321,6 +327,7 @@ int main(void)
 		cmocka_unit_test(a_document_that_was_not_streamed_is_read_and_flagged),
 		cmocka_unit_test(no_answer_at_all_is_a_failure_with_the_reason),
 		cmocka_unit_test(bytes_after_done_are_dropped),
+		cmocka_unit_test(the_fuzzers_corpus_is_read_without_harm),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,6 +8,7 @@
 
 #include "base/text.h"
 #include "harness/sse.h"
+#include "tests/support/replay_checks.h"
 
 /* Events written as "type|data;" so that one string states them all. */
 static void write_event(void *ctx, const struct sse_event *event)
@@ -112,6 +113,11 @@ static void an_event_above_the_limit_is_refused_whatever_it_is_made_of(void **st
 	text_release(&out);
 }
 
+static void the_fuzzers_corpus_is_read_without_harm(void **state)
+{
+	assert_true(check_corpus("tests/fuzz/corpus/sse", check_sse_bytes) >= 5);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -124,6 +130,7 @@ int main(void)
 		cmocka_unit_test(unicode_separators_do_not_end_a_line),
 		cmocka_unit_test(the_last_event_needs_no_blank_line_when_the_stream_ends),
 		cmocka_unit_test(an_empty_stream_has_no_events),
+		cmocka_unit_test(the_fuzzers_corpus_is_read_without_harm),
 		cmocka_unit_test(an_event_above_the_limit_is_refused_whatever_it_is_made_of),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

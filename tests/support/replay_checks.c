@@ -1,0 +1,97 @@
+/* Invariants of reading answers. */
+#include "tests/support/replay_checks.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "harness/completion.h"
+#include "harness/sse.h"
+
+static void write_event(void *ctx, const struct sse_event *event)
+{
+	struct text *out = ctx;
+	ASSERT(!memchr(event->data, '\r', event->len));
+	ASSERT(event->data[event->len] == '\0');
+	text_printf(out, "[%s|%zu|", event->type, event->len);
+	text_append(out, event->data, event->len);
+	text_append_char(out, ']');
+}
+
+static void split(const uint8_t *data, size_t size, size_t step, struct text *out)
+{
+	struct sse_parser parser = {0};
+	enum status status = STATUS_OK;
+	for (size_t at = 0; at < size && !status; at += step)
+		status = sse_feed(&parser, (const char *)data + at, size - at < step ? size - at : step, write_event, out, NULL);
+	if (!status)
+		sse_finish(&parser, write_event, out);
+	sse_release(&parser);
+}
+
+void check_sse_bytes(const uint8_t *data, size_t size)
+{
+	struct text whole = {0};
+	split(data, size, size ? size : 1, &whole);
+	for (size_t step = 1; step <= 3; step++) {
+		struct text cut = {0};
+		split(data, size, step, &cut);
+		ASSERT(cut.len == whole.len && (whole.len == 0 || memcmp(cut.data, whole.data, whole.len) == 0));
+		text_release(&cut);
+	}
+	text_release(&whole);
+}
+
+static void read_once(const uint8_t *data, size_t size, int http_status, const char *type, const char *transport_error)
+{
+	struct completion_answer answer = {0};
+	struct request_result result = {.sent_ns = 1};
+	struct run_metrics metrics;
+	completion_begin(&answer, http_status, type);
+	enum status status = STATUS_OK;
+	for (size_t at = 0; at < size && !status; at += 5)
+		status = completion_feed(&answer, (const char *)data + at, size - at < 5 ? size - at : 5, (int64_t)(2 + at), NULL);
+	completion_finish(&answer, 16, transport_error, &result);
+	ASSERT(result.ok == (result.error == NULL));
+	ASSERT(result.text && result.completion_tokens >= -1 && result.prompt_tokens >= -1);
+	ASSERT(result.n_times <= answer.n_events);
+	for (size_t i = 1; i < result.n_times; i++)
+		ASSERT(result.token_times_ns[i] >= result.token_times_ns[i - 1]);
+	ASSERT(result.n_times == 0 || (result.first_token_ns == result.token_times_ns[0] && result.last_token_ns >= result.first_token_ns));
+	ASSERT(http_status == 200 || !result.ok);
+	struct run_result run = {.requests = &result, .n_requests = 1};
+	run_metrics_compute(&run, 1, &metrics);
+	request_result_release(&result);
+	completion_answer_release(&answer);
+}
+
+void check_completion_bytes(const uint8_t *data, size_t size)
+{
+	read_once(data, size, 200, "text/event-stream", NULL);
+	read_once(data, size, 200, "text/event-stream", "cut");
+	read_once(data, size, 200, "application/json", NULL);
+	read_once(data, size, 503, "application/json", NULL);
+}
+
+int check_corpus(const char *folder, void (*check)(const uint8_t *data, size_t size))
+{
+	DIR *entries = opendir(folder);
+	int count = 0;
+	if (!entries)
+		return -1;
+	for (struct dirent *entry; (entry = readdir(entries));) {
+		char path[512];
+		struct text text = {0};
+		snprintf(path, sizeof(path), "%s/%s", folder, entry->d_name);
+		if (entry->d_name[0] != '.' && file_read(path, (size_t)1 << 24, &text, NULL) == STATUS_OK) {
+			check((const uint8_t *)text_str(&text), text.len);
+			count++;
+		}
+		text_release(&text);
+	}
+	closedir(entries);
+	return count;
+}
