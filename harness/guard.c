@@ -257,6 +257,13 @@ static void take_control(struct guard *guard)
 	}
 }
 
+/* A harness that died while we were starting wants no engine. */
+static bool harness_is_gone(const struct guard *guard)
+{
+	struct pollfd control = {.fd = guard->control_fd, .events = POLLIN};
+	return poll(&control, 1, 0) > 0 && (control.revents & POLLHUP);
+}
+
 static void drain_log(struct guard *guard)
 {
 	char buffer[LOG_READ_BYTES];
@@ -335,7 +342,7 @@ int guard_run(void)
 	struct err err = {0};
 	enum status status = set_up(&guard, &spec, &err);
 	int errnum = EINVAL;
-	if (status == STATUS_OK)
+	if (status == STATUS_OK && !harness_is_gone(&guard))
 		errnum = start_engine(&guard, &spec);
 	guard_spec_release(&spec);
 	if (errnum) {

@@ -93,7 +93,13 @@ static void expect_row(const struct json *document, const char *knob, const char
 	const struct json *row = find_row(document, knob, value);
 	if (!row)
 		fail_msg("no row for %s=%s", knob, value ? value : "*");
-	assert_string_equal(json_text(json_get(row, "verdict")), verdict);
+	if (!text_equal(json_text(json_get(row, "verdict")), verdict)) {
+		struct text text = {0};
+		json_write(row, JSON_STYLE_COMPACT, &text);
+		print_message("%s\n", text_str(&text));
+		text_release(&text);
+		fail_msg("%s=%s should be %s", knob, value ? value : "*", verdict);
+	}
 	if (reason)
 		assert_string_equal(json_text(json_get(row, "reason")), reason);
 }
@@ -160,12 +166,15 @@ static int count_stubs(const char *folder)
 
 static void a_run_finds_what_helps_what_hurts_and_what_cannot_start(void **state)
 {
-	const char *stub[] = {"--token-ms", "4", NULL};
+	/* Slow tokens: what a busy machine adds to each run stays small beside the effects. */
+	const char *stub[] = {"--token-ms", "6", NULL};
 	struct workspace space;
-	open_workspace(&space, &(struct stub_experiment){.stub = stub, .baseline = FOUR_KNOBS, .matrix = FOUR_FACTORS, .protocol = THREE_BLOCKS});
+	open_workspace(&space, &(struct stub_experiment){.stub = stub, .baseline = FOUR_KNOBS, .matrix = FOUR_FACTORS, .protocol = THREE_BLOCKS,
+		.guards = "{\"greedy_fingerprint\": {\"prompts\": 0}}"});
 	struct json *document;
 	struct text errors = {0}, launches = {0};
 	assert_int_equal(run(&space, NULL, &document, &errors), 0);
+	print_message("%s", text_str(&errors));
 	assert_int_equal(json_int(json_get(document, "experiment_id"), 0), 1);
 	assert_string_equal(json_text(json_get(document, "name")), "stub");
 	assert_int_equal(json_count(json_get(document, "verdicts")), 4);
@@ -174,7 +183,7 @@ static void a_run_finds_what_helps_what_hurts_and_what_cannot_start(void **state
 	expect_row(document, "mem_fraction", "0.2", "failed", "oom_load: needs mem_fraction 0.31");
 	assert_non_null(find_row(document, "aa_twin", NULL));
 	double effect = json_number(json_get(find_row(document, "speculation", "ngram"), "effect_pct"), NAN);
-	assert_true(effect > 50 && effect < 250); /* 150 by construction, less what the machine adds to both */
+	assert_true(effect > 50 && effect < 400); /* 300 by construction, less what the machine adds to both */
 	list_launches(&space, &launches);
 	assert_int_equal(count_of(&launches, ".0 "), 13); /* 4 arms × 3 blocks, and one launch that cannot start */
 	assert_non_null(strstr(text_str(&errors), "mem_fraction=0.2 is not launched again: oom_load: needs mem_fraction 0.31\n"));
@@ -214,10 +223,12 @@ static void a_run_that_is_killed_again_and_again_loses_and_repeats_nothing(void 
 		kill(pid, SIGKILL);
 		int wait_status;
 		assert_int_equal(waitpid(pid, &wait_status, 0), pid);
-		int64_t until_ns = clock_monotonic_ns() + 2000 * MS;
-		while (count_stubs(space.folder) > 0 && clock_monotonic_ns() < until_ns)
+		int64_t killed_ns = clock_monotonic_ns();
+		while (count_stubs(space.folder) > 0 && clock_monotonic_ns() < killed_ns + 10000 * MS)
 			clock_sleep_ns(20 * MS);
-		assert_int_equal(count_stubs(space.folder), 0);
+		int64_t gone_ns = clock_monotonic_ns() - killed_ns;
+		print_message("killed after %d ms: all gone after %d ms\n", kill_after_ms[i], (int)(gone_ns / MS));
+		assert_true(gone_ns < 2000 * MS);
 	}
 	struct json *document;
 	struct text errors = {0}, launches = {0};

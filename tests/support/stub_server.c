@@ -128,9 +128,9 @@ static double token_ms(const struct stub *stub)
 {
 	double ms = stub->token_ms;
 	if (text_equal(stub->speculation, "ngram"))
-		ms /= 2.5;
+		ms /= 4;
 	if (text_equal(stub->allreduce, "ref-socket"))
-		ms *= 2.5;
+		ms *= 3;
 	return ms;
 }
 
@@ -430,8 +430,8 @@ int stub_server_run(int argc, char **argv)
 		{"config-lies", OPTION_FLAG, &stub.config_lies, 0, 0, NULL, "speculation is reported as off"},
 		{"transcript", OPTION_STRING, &stub.transcript, 0, 0, "FILE", "sent to every completion"},
 		{"request-log", OPTION_STRING, &stub.request_log, 0, 0, "FILE", "one line per POST"},
-		{"speculation", OPTION_STRING, &stub.speculation, 0, 0, "off|ngram", "ngram is 2.5 times as fast"},
-		{"allreduce", OPTION_STRING, &stub.allreduce, 0, 0, "NAME", "ref-socket takes 2.5 times as long"},
+		{"speculation", OPTION_STRING, &stub.speculation, 0, 0, "off|ngram", "ngram is 4 times as fast"},
+		{"allreduce", OPTION_STRING, &stub.allreduce, 0, 0, "NAME", "ref-socket takes 3 times as long"},
 		{"graph-max-bs", OPTION_I64, &stub.graph_max_bs, 0, 1e6, "N", "changes nothing"},
 		{"mem-fraction", OPTION_DOUBLE, &stub.mem_fraction, 0, 1, "F", "below 0.31 it does not start"},
 		{"exit-code", OPTION_I64, &stub.faults.exit_code, 0, 255, "N", "ends at once"},
