@@ -152,6 +152,22 @@ static void sigint_ends_with_130(void **state)
 	assert_int_equal(server_stop(&server, SIGINT), 130);
 }
 
+static void signal_during_the_load_ends_at_once(void **state)
+{
+	for (int i = 0; i < 2; i++) {
+		struct server_process server;
+		struct text log = {0};
+		int64_t deadline_ns = clock_monotonic_ns() + (int64_t)HTTP_CLIENT_WAIT_MS * 1000000;
+		server_start(&server, model_path, NULL, i ? ARGUMENTS("--tp", "2") : NO_ARGUMENTS, false);
+		do { /* the first thing a server says, before it loads */
+			text_clear(&log);
+			server_log(&server, &log);
+		} while (!strstr(text_str(&log), "listening on") && clock_monotonic_ns() < deadline_ns);
+		assert_int_equal(server_stop(&server, SIGTERM), 0);
+		text_release(&log);
+	}
+}
+
 static void port_in_use_ends_with_3_naming_it(void **state)
 {
 	struct server_process first, second;
@@ -432,6 +448,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(server_echoes_its_nonce_and_ends_with_0_on_sigterm),
 		cmocka_unit_test(sigint_ends_with_130),
+		cmocka_unit_test(signal_during_the_load_ends_at_once),
 		cmocka_unit_test(port_in_use_ends_with_3_naming_it),
 		cmocka_unit_test(bad_starts_end_with_2_or_3_and_a_reason),
 		cmocka_unit_test(text_does_not_depend_on_streaming_or_speculation),
