@@ -56,6 +56,10 @@ struct micro_product {
 	float *out; /* [n_panels][n_rows][16] */
 };
 
+typedef void micro_multiply(const struct micro_product *product);
+extern micro_multiply *const product_avx2[PANEL_FORMS];
+extern micro_multiply *const product_avx512[PANEL_FORMS];
+
 #define ATTENTION_QUERIES_MAX 12 /* queries that share each load of keys and values */
 #define ATTENTION_CHUNK 256 /* tokens between rescalings of the running softmax: the scores of a chunk stay in L1 */
 #define ATTENTION_HEAD_DIM_MAX 256
@@ -82,7 +86,7 @@ struct micro {
 	/* Quantises n values, a multiple of 32, rounding to nearest even. A block whose largest magnitude is under
 	 * MICRO_QUANTIZE_MIN counts as zeros. */
 	void (*quantize)(const float *x, int64_t n, int16_t *quants, struct activation_block *blocks);
-	void (*multiply[PANEL_FORMS])(const struct micro_product *product);
+	micro_multiply *const *multiply; /* [PANEL_FORMS] */
 	/* out = gate / (1 + exp(-gate)) * up, for n a multiple of 16. */
 	void (*swiglu)(const float *gate, const float *up, int64_t n, float *out);
 	/* Rounds n values to f16, nearest even. */

@@ -1,5 +1,5 @@
-/* Inner loops for AVX2 with FMA and F16C. Each function makes the bits of its namesake in micro_scalar.c. The 16 lanes of a
- * panel are two registers ("halves"): tiles of several rows take one half at a time, tiles of one row both. */
+/* Inner loops for AVX2 with FMA and F16C: each function makes the bits of its namesake in micro_scalar.c. The 16 lanes that
+ * the scalar version counts in are two registers. */
 #include <immintrin.h>
 #include <math.h>
 #include <string.h>
@@ -7,13 +7,12 @@
 #include "kernels/cpu/exp.h"
 #include "kernels/cpu/micro.h"
 
-/* Tiles are written once, with sizes as constant arguments, and specialised by inlining. */
+/* Attention is written once, with the number of queries as a constant argument, and specialised by inlining. */
 #define SPECIALIZED static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
 
 #define HALF_ROWS 8
-#define TILE_SUMS_MAX 12 /* of 16 registers */
-#define PREFETCH_BYTES 2048 /* as in micro_avx512.c */
+#define SCORE_SUMS_MAX 12 /* of 16 registers */
 
 static __m256i first_lanes(int64_t n)
 {
@@ -24,30 +23,31 @@ static __m256i first_lanes(int64_t n)
 
 static float avx2_sum_squares(const float *x, int64_t n)
 {
-	__m256 sums[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
+	__m256 low_sums = _mm256_setzero_ps(), high_sums = _mm256_setzero_ps();
 	float lanes[PANEL_ROWS];
 
-	for (int64_t i = 0; i < n; i += HALF_ROWS) {
-		__m256 values = _mm256_maskload_ps(x + i, first_lanes(n - i));
-		int half = (int)(i / HALF_ROWS % 2);
+	for (int64_t i = 0; i < n; i += PANEL_ROWS) {
+		__m256 low = _mm256_maskload_ps(x + i, first_lanes(n - i));
+		__m256 high = _mm256_maskload_ps(x + i + HALF_ROWS, first_lanes(n - i - HALF_ROWS));
 
-		sums[half] = _mm256_fmadd_ps(values, values, sums[half]);
+		low_sums = _mm256_fmadd_ps(low, low, low_sums);
+		high_sums = _mm256_fmadd_ps(high, high, high_sums);
 	}
-	_mm256_storeu_ps(lanes, sums[0]);
-	_mm256_storeu_ps(lanes + HALF_ROWS, sums[1]);
+	_mm256_storeu_ps(lanes, low_sums);
+	_mm256_storeu_ps(lanes + HALF_ROWS, high_sums);
 	return micro_tree_sum(lanes);
 }
 
 static void avx2_normalize(const float *x, float scale, const float *weight, int64_t n, float *out)
 {
 	__m256 factor = _mm256_set1_ps(scale);
+	int64_t i = 0;
 
-	for (int64_t i = 0; i < n; i += HALF_ROWS) {
-		__m256i lanes = first_lanes(n - i);
-		__m256 scaled = _mm256_mul_ps(_mm256_maskload_ps(x + i, lanes), factor);
-
-		_mm256_maskstore_ps(out + i, lanes, _mm256_mul_ps(scaled, _mm256_maskload_ps(weight + i, lanes)));
-	}
+	for (; i + HALF_ROWS <= n; i += HALF_ROWS)
+		_mm256_storeu_ps(
+			out + i, _mm256_mul_ps(_mm256_mul_ps(_mm256_loadu_ps(x + i), factor), _mm256_loadu_ps(weight + i)));
+	for (; i < n; i++)
+		out[i] = (x[i] * scale) * weight[i];
 }
 
 static int32_t reduce_add(__m256i values)
@@ -110,320 +110,6 @@ static void avx2_quantize(const float *x, int64_t n, int16_t *quants, struct act
 		quantize_block(x + i, quants + i, &blocks[i / BLOCK_COLS]);
 }
 
-/* --- products with quantised weights -------------------------------------------------------------------------------- */
-
-/* Rows of one tile and the panel they meet; sums are [rows][halves], beginning at half `half`. */
-struct tile {
-	const uint8_t *panel;
-	int64_t n_blocks;
-	const int16_t *quants; /* of the first row; rows are `stride` apart */
-	const struct activation_block *blocks;
-	int64_t stride;
-	float *out; /* [rows][16] */
-	int half;
-};
-
-static inline __m256i broadcast_pair(const int16_t *quants)
-{
-	int32_t pair;
-
-	memcpy(&pair, quants, sizeof pair);
-	return _mm256_set1_epi32(pair);
-}
-
-static inline __m256 load_f16_scales(const uint8_t *scales, int half)
-{
-	return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(scales + 16 * half)));
-}
-
-static inline __m256 load_f32_scales(const uint8_t *scales, int half)
-{
-	return _mm256_loadu_ps((const float *)(const void *)(scales + 32 * half));
-}
-
-SPECIALIZED void add_pair_products(
-	__m256i weights, const struct tile *tile, int64_t col, int half, const int halves, const int rows, __m256i *dots)
-{
-	UNROLL
-	for (int row = 0; row < rows; row++) {
-		__m256i pair = broadcast_pair(tile->quants + row * tile->stride + col);
-		int at = row * halves + half;
-
-		dots[at] = _mm256_add_epi32(dots[at], _mm256_madd_epi16(weights, pair));
-	}
-}
-
-SPECIALIZED void dots_u4(
-	const uint8_t *block, const struct tile *tile, int64_t col, const int halves, const int rows, __m256i *dots)
-{
-	__m256i mask = _mm256_set1_epi32(0x000f000f);
-
-	UNROLL
-	for (int z = 0; z < 4; z++) {
-		UNROLL
-		for (int half = 0; half < halves; half++) {
-			__m256i words = _mm256_loadu_si256((const __m256i *)(block + 64 * z + 32 * (tile->half + half)));
-
-			UNROLL
-			for (int j = 0; j < 4; j++)
-				add_pair_products(_mm256_and_si256(_mm256_srli_epi32(words, 4 * j), mask), tile,
-					col + 8 * z + 2 * j, half, halves, rows, dots);
-		}
-	}
-}
-
-SPECIALIZED void dots_i8(const uint8_t *block, const struct tile *tile, int64_t col, const int pair_begin, const int n_pairs,
-	const int halves, const int rows, __m256i *dots)
-{
-	UNROLL
-	for (int i = 0; i < rows * halves; i++)
-		dots[i] = _mm256_setzero_si256();
-	UNROLL
-	for (int i = pair_begin; i < pair_begin + n_pairs; i++) {
-		UNROLL
-		for (int half = 0; half < halves; half++) {
-			const uint8_t *bytes = block + 2 * PANEL_ROWS * i + 2 * HALF_ROWS * (tile->half + half);
-
-			add_pair_products(_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)bytes)), tile, col + 2 * i, half,
-				halves, rows, dots);
-		}
-	}
-}
-
-/* acc = fma(scales * x_scale, (float)dot, acc) for one half of all rows. */
-SPECIALIZED void add_scaled(__m256 scales, const struct activation_block *const *x, const __m256i *dots, int half, const int halves,
-	const int rows, __m256 *acc)
-{
-	UNROLL
-	for (int row = 0; row < rows; row++) {
-		int at = row * halves + half;
-
-		acc[at] = _mm256_fmadd_ps(
-			_mm256_mul_ps(scales, _mm256_set1_ps(x[row]->scale)), _mm256_cvtepi32_ps(dots[at]), acc[at]);
-	}
-}
-
-SPECIALIZED void add_minimums(
-	__m256 minimums, const struct activation_block *const *x, int half, const int halves, const int rows, __m256 *acc)
-{
-	UNROLL
-	for (int row = 0; row < rows; row++) {
-		int at = row * halves + half;
-
-		acc[at] = _mm256_fmadd_ps(minimums, _mm256_set1_ps(x[row]->sum), acc[at]);
-	}
-}
-
-SPECIALIZED void block_u4(const uint8_t *block, const struct tile *tile, int64_t col, const struct activation_block *const *x,
-	const enum panel_form form, const int halves, const int rows, __m256 *acc)
-{
-	__m256i dots[TILE_SUMS_MAX];
-
-	UNROLL
-	for (int i = 0; i < rows * halves; i++)
-		dots[i] = form == PANEL_Q4_0 ? _mm256_set1_epi32(x[i / halves]->minus_8_sum) : _mm256_setzero_si256();
-	dots_u4(block, tile, col, halves, rows, dots);
-	UNROLL
-	for (int half = 0; half < halves; half++) {
-		int at = tile->half + half;
-
-		if (form == PANEL_Q4_K) {
-			add_scaled(load_f32_scales(block + U4_BYTES, at), x, dots, half, halves, rows, acc);
-			add_minimums(load_f32_scales(block + U4_BYTES + 64, at), x, half, halves, rows, acc);
-		} else {
-			add_scaled(load_f16_scales(block + U4_BYTES, at), x, dots, half, halves, rows, acc);
-			if (form == PANEL_Q4_1)
-				add_minimums(load_f16_scales(block + U4_BYTES + 32, at), x, half, halves, rows, acc);
-		}
-	}
-}
-
-SPECIALIZED void block_i8(const uint8_t *block, const struct tile *tile, int64_t col, const struct activation_block *const *x,
-	const enum panel_form form, const int halves, const int rows, __m256 *acc)
-{
-	const int parts = form == PANEL_Q8_0 ? 1 : 2; /* Q6_K has a scale per 16 columns */
-	__m256i dots[TILE_SUMS_MAX];
-
-	UNROLL
-	for (int part = 0; part < parts; part++) {
-		dots_i8(block, tile, col, part * 16 / parts, 16 / parts, halves, rows, dots);
-		UNROLL
-		for (int half = 0; half < halves; half++) {
-			__m256 scales = form == PANEL_Q8_0 ? load_f16_scales(block + I8_BYTES, tile->half + half)
-							   : load_f32_scales(block + I8_BYTES + 64 * part, tile->half + half);
-
-			add_scaled(scales, x, dots, half, halves, rows, acc);
-		}
-	}
-}
-
-SPECIALIZED void quantized_tile(
-	const struct tile *tile, const enum panel_form form, const int block_bytes, const int halves, const int rows)
-{
-	const uint8_t *block = tile->panel;
-	__m256 acc[TILE_SUMS_MAX];
-
-	UNROLL
-	for (int i = 0; i < rows * halves; i++)
-		acc[i] = _mm256_setzero_ps();
-	for (int64_t i = 0; i < tile->n_blocks; i++, block += block_bytes) {
-		const struct activation_block *x[4];
-
-		UNROLL
-		for (int row = 0; row < rows; row++)
-			x[row] = tile->blocks + row * (tile->stride / BLOCK_COLS) + i;
-		UNROLL
-		for (int at = 0; at < block_bytes && rows == 1; at += 64)
-			_mm_prefetch((const char *)block + PREFETCH_BYTES + at, _MM_HINT_T0);
-		if (form == PANEL_Q8_0 || form == PANEL_Q6_K)
-			block_i8(block, tile, i * BLOCK_COLS, x, form, halves, rows, acc);
-		else
-			block_u4(block, tile, i * BLOCK_COLS, x, form, halves, rows, acc);
-	}
-	UNROLL
-	for (int i = 0; i < rows * halves; i++)
-		_mm256_storeu_ps(tile->out + i / halves * PANEL_ROWS + HALF_ROWS * (tile->half + i % halves), acc[i]);
-}
-
-SPECIALIZED void multiply_quantized(const struct micro_product *p, const enum panel_form form, const int block_bytes)
-{
-	int64_t stride = p->activations->col_stride;
-
-	for (int panel = 0; panel < p->n_panels; panel++) {
-		for (int row = 0; row < p->n_rows;) {
-			int64_t at = (p->row_begin + row) * stride;
-			struct tile tile = {p->panels + panel * p->panel_bytes, p->n_cols / BLOCK_COLS, p->activations->quants + at,
-				p->activations->blocks + at / BLOCK_COLS, stride,
-				p->out + ((int64_t)panel * p->n_rows + row) * PANEL_ROWS, 0};
-
-			if (p->n_rows - row >= 4) {
-				quantized_tile(&tile, form, block_bytes, 1, 4);
-				tile.half = 1;
-				quantized_tile(&tile, form, block_bytes, 1, 4);
-				row += 4;
-			} else {
-				quantized_tile(&tile, form, block_bytes, 2, 1);
-				row += 1;
-			}
-		}
-	}
-}
-
-static void avx2_multiply_q4_0(const struct micro_product *p)
-{
-	multiply_quantized(p, PANEL_Q4_0, Q4_0_BLOCK_BYTES);
-}
-
-static void avx2_multiply_q4_1(const struct micro_product *p)
-{
-	multiply_quantized(p, PANEL_Q4_1, Q4_1_BLOCK_BYTES);
-}
-
-static void avx2_multiply_q4_k(const struct micro_product *p)
-{
-	multiply_quantized(p, PANEL_Q4_K, Q4_K_BLOCK_BYTES);
-}
-
-static void avx2_multiply_q8_0(const struct micro_product *p)
-{
-	multiply_quantized(p, PANEL_Q8_0, Q8_0_BLOCK_BYTES);
-}
-
-static void avx2_multiply_q6_k(const struct micro_product *p)
-{
-	multiply_quantized(p, PANEL_Q6_K, Q6_K_BLOCK_BYTES);
-}
-
-/* --- products with plain weights ------------------------------------------------------------------------------------ */
-
-SPECIALIZED __m256 load_column(const uint8_t *column, const enum panel_form form, const int half)
-{
-	if (form == PANEL_F32)
-		return load_f32_scales(column, half);
-	if (form == PANEL_F16)
-		return load_f16_scales(column, half);
-	return _mm256_castsi256_ps(
-		_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(column + 16 * half))), 16));
-}
-
-SPECIALIZED void plain_tile(
-	const struct micro_product *p, int panel, int row, const enum panel_form form, const int panels, const int rows)
-{
-	const int col_bytes = form == PANEL_F32 ? 64 : 32, registers = 2 * panels;
-	const uint8_t *column = p->panels + panel * p->panel_bytes;
-	int64_t stride = p->activations->col_stride, panel_bytes = p->panel_bytes;
-	const float *x = p->activations->values + (p->row_begin + row) * stride;
-	__m256 acc[TILE_SUMS_MAX];
-
-	UNROLL
-	for (int i = 0; i < registers * rows; i++)
-		acc[i] = _mm256_setzero_ps();
-	for (int64_t col = 0; col < p->n_cols; col++, column += col_bytes) {
-		__m256 weights[8];
-
-		UNROLL
-		for (int i = 0; i < registers; i++)
-			weights[i] = load_column(column + i / 2 * panel_bytes, form, i % 2);
-		UNROLL
-		for (int i = 0; i < panels && rows == 1; i++)
-			_mm_prefetch((const char *)column + i * panel_bytes + PREFETCH_BYTES, _MM_HINT_T0);
-		UNROLL
-		for (int r = 0; r < rows; r++) {
-			__m256 value = _mm256_set1_ps(x[r * stride + col]);
-
-			UNROLL
-			for (int i = 0; i < registers; i++)
-				acc[r * registers + i] = _mm256_fmadd_ps(weights[i], value, acc[r * registers + i]);
-		}
-	}
-	UNROLL
-	for (int i = 0; i < registers * rows; i++) {
-		int64_t tile = (int64_t)(panel + i % registers / 2) * p->n_rows + row + i / registers;
-
-		_mm256_storeu_ps(p->out + tile * PANEL_ROWS + i % 2 * HALF_ROWS, acc[i]);
-	}
-}
-
-SPECIALIZED void multiply_plain(const struct micro_product *p, const enum panel_form form)
-{
-	for (int panel = 0; panel < p->n_panels;) {
-		int panels = p->n_rows == 1 && p->n_panels - panel >= 4 ? 4 : 1;
-
-		if (panels == 4)
-			plain_tile(p, panel, 0, form, 4, 1);
-		for (int row = 0; row < p->n_rows && panels == 1;) {
-			int left = p->n_rows - row;
-
-			if (left >= 6) {
-				plain_tile(p, panel, row, form, 1, 6);
-				row += 6;
-			} else if (left >= 3) {
-				plain_tile(p, panel, row, form, 1, 3);
-				row += 3;
-			} else {
-				plain_tile(p, panel, row, form, 1, 1);
-				row += 1;
-			}
-		}
-		panel += panels;
-	}
-}
-
-static void avx2_multiply_f32(const struct micro_product *p)
-{
-	multiply_plain(p, PANEL_F32);
-}
-
-static void avx2_multiply_f16(const struct micro_product *p)
-{
-	multiply_plain(p, PANEL_F16);
-}
-
-static void avx2_multiply_bf16(const struct micro_product *p)
-{
-	multiply_plain(p, PANEL_BF16);
-}
-
 /* --- activation and attention ---------------------------------------------------------------------------------------- */
 
 static inline __m256 exp_of(__m256 x)
@@ -484,7 +170,7 @@ struct score_args {
 
 SPECIALIZED void score_tile(const struct score_args *args, int first, const enum kn_kv_type type, const int n)
 {
-	__m256 acc[TILE_SUMS_MAX];
+	__m256 acc[SCORE_SUMS_MAX];
 
 	UNROLL
 	for (int i = 0; i < 2 * n; i++)
@@ -518,6 +204,9 @@ SPECIALIZED void score_all(const struct score_args *args, int n_queries, const e
 		} else if (left >= 3) {
 			score_tile(args, q, type, 3);
 			q += 3;
+		} else if (left >= 2) {
+			score_tile(args, q, type, 2);
+			q += 2;
 		} else {
 			score_tile(args, q, type, 1);
 			q += 1;
@@ -627,6 +316,9 @@ SPECIALIZED void accumulate_all(const struct accumulate_args *args, int n_querie
 		} else if (left >= 3) {
 			accumulate_tile(args, q, type, 3);
 			q += 3;
+		} else if (left >= 2) {
+			accumulate_tile(args, q, type, 2);
+			q += 2;
 		} else {
 			accumulate_tile(args, q, type, 1);
 			q += 1;
@@ -690,17 +382,7 @@ const struct micro micro_avx2 = {
 	.sum_squares = avx2_sum_squares,
 	.normalize = avx2_normalize,
 	.quantize = avx2_quantize,
-	.multiply =
-		{
-			[PANEL_F32] = avx2_multiply_f32,
-			[PANEL_F16] = avx2_multiply_f16,
-			[PANEL_BF16] = avx2_multiply_bf16,
-			[PANEL_Q4_0] = avx2_multiply_q4_0,
-			[PANEL_Q4_1] = avx2_multiply_q4_1,
-			[PANEL_Q4_K] = avx2_multiply_q4_k,
-			[PANEL_Q8_0] = avx2_multiply_q8_0,
-			[PANEL_Q6_K] = avx2_multiply_q6_k,
-		},
+	.multiply = product_avx2,
 	.swiglu = avx2_swiglu,
 	.to_f16 = avx2_to_f16,
 	.scores = avx2_scores,

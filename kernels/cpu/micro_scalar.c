@@ -335,6 +335,17 @@ static int32_t scalar_run_dot16(int64_t rounds)
 	return (int32_t)(sums[0] + sums[1] + sums[2] + sums[3]);
 }
 
+static micro_multiply *const product_scalar[PANEL_FORMS] = {
+	[PANEL_F32] = scalar_multiply_f32,
+	[PANEL_F16] = scalar_multiply_f16,
+	[PANEL_BF16] = scalar_multiply_bf16,
+	[PANEL_Q4_0] = scalar_multiply_q4_0,
+	[PANEL_Q4_1] = scalar_multiply_q4_1,
+	[PANEL_Q4_K] = scalar_multiply_q4_k,
+	[PANEL_Q8_0] = scalar_multiply_q8_0,
+	[PANEL_Q6_K] = scalar_multiply_q6_k,
+};
+
 const struct micro micro_scalar = {
 	.name = "scalar",
 	.run_fma = scalar_run_fma,
@@ -344,17 +355,7 @@ const struct micro micro_scalar = {
 	.sum_squares = scalar_sum_squares,
 	.normalize = scalar_normalize,
 	.quantize = scalar_quantize,
-	.multiply =
-		{
-			[PANEL_F32] = scalar_multiply_f32,
-			[PANEL_F16] = scalar_multiply_f16,
-			[PANEL_BF16] = scalar_multiply_bf16,
-			[PANEL_Q4_0] = scalar_multiply_q4_0,
-			[PANEL_Q4_1] = scalar_multiply_q4_1,
-			[PANEL_Q4_K] = scalar_multiply_q4_k,
-			[PANEL_Q8_0] = scalar_multiply_q8_0,
-			[PANEL_Q6_K] = scalar_multiply_q6_k,
-		},
+	.multiply = product_scalar,
 	.swiglu = scalar_swiglu,
 	.to_f16 = scalar_to_f16,
 	.scores = scalar_scores,
