@@ -1,15 +1,15 @@
 /* `verdict bench URL`: the classic benchmark of a server that already runs. */
 #include <string.h>
 #include <strings.h>
-#include <unistd.h>
 
-#include "base/file.h"
 #include "base/mem.h"
 #include "base/options.h"
 #include "harness/bench_json.h"
 #include "harness/client.h"
+#include "harness/cmd_common.h"
 #include "harness/commands.h"
 #include "harness/interrupt.h"
+#include "harness/report.h"
 #include "harness/workload.h"
 
 #define MODELS_TIMEOUT_S 3.0 /* guess: a server that needs longer to name its models is not worth waiting for */
@@ -34,7 +34,6 @@ static const char help_text[] =
 	"(warmup + runs) x requests times. Tokens are those that the server's usage tells; where it tells none they are unknown.\n"
 	"\n"
 	"URL is the server's address, such as http://127.0.0.1:8000; a path /v1 is taken as well.\n"
-	"\n";
 
 static const char help_end[] =
 	"\n"
@@ -61,22 +60,6 @@ static void fill_options(struct bench *bench, struct option options[N_OPTIONS])
 		{"help", OPTION_FLAG, &bench->help, 0, 0, NULL, "Print this text."},
 	};
 	memcpy(options, table, sizeof(table));
-}
-
-static enum status print(const struct text *text, struct err *err)
-{
-	return file_write_all(STDOUT_FILENO, text_str(text), text->len, err);
-}
-
-static enum status print_help(const struct option *options, struct err *err)
-{
-	struct text text = {0};
-	text_append_str(&text, help_text);
-	options_help(options, N_OPTIONS, &text);
-	text_append_str(&text, help_end);
-	enum status status = print(&text, err);
-	text_release(&text);
-	return status;
 }
 
 static bool strip_end(struct text *text, const char *end)
@@ -186,7 +169,7 @@ static enum status print_run(const struct bench *bench, const struct run_result 
 		return STATUS_OK;
 	struct text text = {0};
 	bench_run_line(run, number, runs, (int)bench->concurrency, &text);
-	enum status status = print(&text, err);
+	enum status status = report_print(&text, err);
 	text_release(&text);
 	return status;
 }
@@ -196,13 +179,12 @@ static enum status print_end(const struct bench *bench, const struct run_result 
 	struct text text = {0};
 	if (bench->json) {
 		struct json *document = bench_document(runs, n, (int)bench->concurrency);
-		json_write(document, JSON_STYLE_PRETTY, &text);
-		text_append_char(&text, '\n');
+		enum status printed = report_print_json(document, err);
 		json_free(document);
-	} else {
-		bench_overall_line(runs, n, (int)bench->concurrency, &text);
+		return printed;
 	}
-	enum status status = print(&text, err);
+	bench_overall_line(runs, n, (int)bench->concurrency, &text);
+	enum status status = report_print(&text, err);
 	text_release(&text);
 	return status;
 }
@@ -264,7 +246,7 @@ enum status cmd_bench(int argc, char **argv, struct err *err)
 	fill_options(&bench, options);
 	enum status status = options_parse(options, N_OPTIONS, argc, argv, 2, words, 2, &n_words, err);
 	if (!status && bench.help)
-		return print_help(options, err);
+		return cmd_print_help(help_text, options, N_OPTIONS, help_end, err);
 	if (!status && n_words != 1)
 		status = err_set(err, STATUS_INPUT, "bench takes one URL, got %zu (see verdict bench --help)", n_words);
 	if (status)

@@ -1,5 +1,4 @@
 /* `verdict run FILE`: an experiment from its file to verdicts in the store. */
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
