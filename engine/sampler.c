@@ -8,7 +8,7 @@
 #include "base/mem.h"
 #include "base/random.h"
 
-#define BUCKETS 2048 /* guess: 16 KiB of counts stay in the first-level cache */
+#define BUCKETS_MAX 2048 /* guess: 16 KiB of counts stay in the first-level cache */
 #define GROUP 64 /* ids per partial sum of the inverse distribution */
 #define NOISE_STREAM 0x5a11 /* this module's stream of base/random */
 
@@ -18,13 +18,13 @@ struct entry {
 };
 
 struct sampler {
-	int32_t vocab, n_groups;
+	int32_t vocab, n_groups, n_buckets;
 	float *weights; /* [n_groups * GROUP] exp((logit - max) / T), not normalised */
 	double *group_sums; /* [n_groups] */
 	int32_t *buckets; /* [n_groups * GROUP] */
 	struct entry *sorted; /* [vocab] the bucket that is being sorted */
-	int32_t counts[BUCKETS];
-	double masses[BUCKETS];
+	int32_t counts[BUCKETS_MAX];
+	double masses[BUCKETS_MAX];
 };
 
 /* Extent of a row, and the cut in force. */
@@ -41,6 +41,7 @@ struct sampler *sampler_create(int32_t vocab)
 	struct sampler *sampler = mem_calloc(1, sizeof *sampler);
 	sampler->vocab = vocab;
 	sampler->n_groups = (vocab + GROUP - 1) / GROUP;
+	sampler->n_buckets = vocab < BUCKETS_MAX ? vocab : BUCKETS_MAX;
 	sampler->weights = mem_calloc((size_t)sampler->n_groups * GROUP, sizeof *sampler->weights);
 	sampler->group_sums = mem_calloc((size_t)sampler->n_groups, sizeof *sampler->group_sums);
 	sampler->buckets = mem_calloc((size_t)sampler->n_groups * GROUP, sizeof *sampler->buckets);
@@ -204,13 +205,13 @@ static void sort_entries(struct entry *entries, int32_t count)
 }
 
 /* out[i]: bucket of logits[i]. It grows as the logit falls, equal logits share one, -infinity goes to the last. */
-static void bucket_group(const float *restrict logits, float max, float scale, int32_t *restrict out)
+static void bucket_group(const float *restrict logits, float max, float scale, float last, int32_t *restrict out)
 {
 	float distances[GROUP];
 	for (int32_t i = 0; i < GROUP; i++)
 		distances[i] = (max - logits[i]) * scale;
 	for (int32_t i = 0; i < GROUP; i++) /* also turns the NaN of infinity * 0 into the last bucket */
-		distances[i] = distances[i] < (float)(BUCKETS - 1) ? distances[i] : (float)(BUCKETS - 1);
+		distances[i] = distances[i] < last ? distances[i] : last;
 	for (int32_t i = 0; i < GROUP; i++)
 		out[i] = (int32_t)distances[i];
 }
@@ -219,7 +220,7 @@ static void bucket_group(const float *restrict logits, float max, float scale, i
 static void fill_buckets(struct sampler *sampler, struct row *row)
 {
 	find_minimum(sampler, row);
-	float scale = (float)(BUCKETS - 1) / (row->max - row->min);
+	float last = (float)(sampler->n_buckets - 1), scale = last / (row->max - row->min);
 	if (!isfinite(scale))
 		scale = 0; /* all logits (almost) equal: one bucket */
 	for (int32_t group = 0; group < sampler->n_groups; group++) {
@@ -228,7 +229,7 @@ static void fill_buckets(struct sampler *sampler, struct row *row)
 		const float *logits = row->logits + begin;
 		if (rest < GROUP)
 			logits = memcpy(padded, logits, (size_t)rest * sizeof *logits);
-		bucket_group(logits, row->max, scale, sampler->buckets + begin);
+		bucket_group(logits, row->max, scale, last, sampler->buckets + begin);
 	}
 }
 
@@ -250,7 +251,7 @@ static void cut_by_rank(struct sampler *sampler, struct row *row, int32_t k)
 		row->last = (struct entry){row->max, row->argmax};
 		return;
 	}
-	memset(sampler->counts, 0, sizeof sampler->counts);
+	memset(sampler->counts, 0, (size_t)sampler->n_buckets * sizeof *sampler->counts);
 	for (int32_t id = 0; id < sampler->vocab; id++)
 		sampler->counts[sampler->buckets[id]]++;
 	int32_t bucket = 0, before = 0;
@@ -263,16 +264,16 @@ static void cut_by_rank(struct sampler *sampler, struct row *row, int32_t k)
 /* Keeps the shortest head of the kept tokens that holds the share p of their weight. */
 static void cut_by_mass(struct sampler *sampler, struct row *row, double p)
 {
-	memset(sampler->masses, 0, sizeof sampler->masses);
+	memset(sampler->masses, 0, (size_t)sampler->n_buckets * sizeof *sampler->masses);
 	for (int32_t id = 0; id < sampler->vocab; id++)
 		if (is_kept(row, id))
 			sampler->masses[sampler->buckets[id]] += (double)sampler->weights[id];
 	double total = 0;
-	for (int32_t bucket = 0; bucket < BUCKETS; bucket++)
+	for (int32_t bucket = 0; bucket < sampler->n_buckets; bucket++)
 		total += sampler->masses[bucket];
 	double target = p * total, before = 0;
 	int32_t bucket = 0;
-	while (bucket < BUCKETS - 1 && before + sampler->masses[bucket] < target)
+	while (bucket < sampler->n_buckets - 1 && before + sampler->masses[bucket] < target)
 		before += sampler->masses[bucket++];
 	int32_t count = sort_bucket(sampler, row, bucket);
 	for (int32_t i = 0; i < count; i++) {

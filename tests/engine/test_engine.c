@@ -143,11 +143,11 @@ static void texts_do_not_depend_on_preemption(void **state)
 /* Quantised weights, a prompt of thousands of tokens, a long answer: where state that goes stale slowly would show. */
 static void long_texts_of_a_quantised_model_do_not_depend_on_speculation(void **state)
 {
-	enum { PROMPT = 4000, ANSWER = 400 };
+	enum { PROMPT = 2600, ANSWER = 300 };
 	static int32_t prompt[PROMPT];
 	struct tiny_model model = tiny_model_default();
 	char path[TINY_PATH_BYTES];
-	model.context = 4608;
+	model.context = 3072;
 	model.dtype = DTYPE_Q4_1;
 	model.value_dtype = DTYPE_Q4_1;
 	model.embedding_dtype = DTYPE_Q8_0;

@@ -60,7 +60,7 @@ static struct sampling settings_of(const struct json *settings)
 /* Draws at many positions; each id's frequency must lie within six standard deviations, removed ids must never come. */
 static void check_case(const struct json *one, size_t number)
 {
-	enum { DRAWS = 20000 };
+	enum { DRAWS = 12000 };
 	float logits[VOCAB_MAX];
 	int32_t counts[VOCAB_MAX] = {0}, vocab = (int32_t)json_count(json_get(one, "logits"));
 	for (int32_t id = 0; id < vocab; id++)
