@@ -5,11 +5,11 @@
 #include "harness/commands.h"
 #include "harness/report.h"
 
-static const char help_text[] =
-	"usage: verdict check FILE [options]\n"
-	"\n"
-	"Reads an experiment file as `run` would and says what it found. A mistake is reported as FILE:LINE:COL: path: reason, exit code 2.\n"
-	"FILE \"-\" is standard input.\n";
+static const char help_text[] = "usage: verdict check FILE [options]\n"
+				"\n"
+				"Reads an experiment file as `run` would and says what it found. A mistake is reported as "
+				"FILE:LINE:COL: path: reason, exit code 2.\n"
+				"FILE \"-\" is standard input.\n";
 
 static void describe(const struct experiment *experiment, const char *file, struct text *out)
 {
@@ -17,14 +17,16 @@ static void describe(const struct experiment *experiment, const char *file, stru
 	for (int i = 0; i < experiment->n_arms; i++)
 		candidates += experiment->arms[i].kind == ARM_CANDIDATE;
 	text_printf(out, "%s: %s is fine: %d setting%s to compare with %s, %d workload%s\n", file, experiment->name, candidates,
-		candidates == 1 ? "" : "s", experiment->arms[0].name, experiment->n_workloads, experiment->n_workloads == 1 ? "" : "s");
+		candidates == 1 ? "" : "s", experiment->arms[0].name, experiment->n_workloads,
+		experiment->n_workloads == 1 ? "" : "s");
 	for (size_t i = 0; i < experiment->notices.count; i++)
 		text_printf(out, "note: %s\n", experiment->notices.items[i]);
 }
 
 static struct json *describe_json(const struct experiment *experiment)
 {
-	struct json *document = json_new_object(), *arms = json_new_array(), *workloads = json_new_array(), *notices = json_new_array();
+	struct json *document = json_new_object(), *arms = json_new_array(), *workloads = json_new_array(),
+		    *notices = json_new_array();
 	for (int i = 0; i < experiment->n_arms; i++)
 		json_append(arms, json_new_string(experiment->arms[i].name));
 	for (int i = 0; i < experiment->n_workloads; i++)
@@ -70,7 +72,8 @@ enum status cmd_check(int argc, char **argv, struct err *err)
 	struct experiment_options experiment_options = {0};
 	bool as_json = false, help = false;
 	struct option options[EXPERIMENT_OPTIONS_COUNT + 2] = {
-		{"json", OPTION_FLAG, &as_json, 0, 0, NULL, "Print JSON: {\"ok\", \"name\", \"arms\", …} or {\"ok\": false, \"error\"}."},
+		{"json", OPTION_FLAG, &as_json, 0, 0, NULL,
+			"Print JSON: {\"ok\", \"name\", \"arms\", …} or {\"ok\": false, \"error\"}."},
 		{"help", OPTION_FLAG, &help, 0, 0, NULL, "Print this text."},
 	};
 	size_t n_options = 2, n_words = 0;

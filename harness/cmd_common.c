@@ -10,10 +10,12 @@
 void experiment_options_append(struct experiment_options *options, struct option *table, size_t *count)
 {
 	const struct option list[EXPERIMENT_OPTIONS_COUNT] = {
-		{"set", OPTION_STRING_LIST, &options->set, 0, 0, "KEY.PATH=VALUE", "Change a value of the file, such as protocol.blocks=5; may be given again."},
+		{"set", OPTION_STRING_LIST, &options->set, 0, 0, "KEY.PATH=VALUE",
+			"Change a value of the file, such as protocol.blocks=5; may be given again."},
 		{"only", OPTION_STRING, &options->only, 0, 0, "ARM", "Only this candidate, beside the baseline and its twin."},
 		{"model", OPTION_STRING, &options->model, 0, 0, "PATH", "Model to use instead of the file's."},
-		{"quick", OPTION_FLAG, &options->quick, 0, 0, NULL, "Three blocks, one run a launch, short outputs; marked so in the store."},
+		{"quick", OPTION_FLAG, &options->quick, 0, 0, NULL,
+			"Three blocks, one run a launch, short outputs; marked so in the store."},
 	};
 	memcpy(table + *count, list, sizeof list);
 	*count += EXPERIMENT_OPTIONS_COUNT;
@@ -21,8 +23,11 @@ void experiment_options_append(struct experiment_options *options, struct option
 
 struct experiment_overrides experiment_options_overrides(const struct experiment_options *options)
 {
-	return (struct experiment_overrides){.quick = options->quick, .set = options->set.items, .n_set = options->set.count,
-		.only = options->only, .model = options->model};
+	return (struct experiment_overrides){.quick = options->quick,
+		.set = options->set.items,
+		.n_set = options->set.count,
+		.only = options->only,
+		.model = options->model};
 }
 
 enum status cmd_print_help(const char *before, const struct option *options, size_t count, const char *after, struct err *err)

@@ -9,17 +9,17 @@
 
 extern char **environ;
 
-static const char history_help[] =
-	"usage: verdict history [options]\n"
-	"\n"
-	"Lists verdicts, newest first. The last column is the id that `verdict show` takes.\n";
+static const char history_help[] = "usage: verdict history [options]\n"
+				   "\n"
+				   "Lists verdicts, newest first. The last column is the id that `verdict show` takes.\n";
 
-static const char show_help[] =
-	"usage: verdict show ID [options]\n"
-	"\n"
-	"Prints everything that is known about an experiment, or about one verdict and the launches behind it: facts about machine, engine and\n"
-	"model, the table, exact commands, every launch with its runs, and the end of the log of those that failed. With --json also every\n"
-	"request with its tokens and times.\n";
+static const char show_help[] = "usage: verdict show ID [options]\n"
+				"\n"
+				"Prints everything that is known about an experiment, or about one verdict and the launches behind "
+				"it: facts about machine, engine and\n"
+				"model, the table, exact commands, every launch with its runs, and the end of the log of those "
+				"that failed. With --json also every\n"
+				"request with its tokens and times.\n";
 
 static enum status print_history(struct store *store, const struct history_filters *filters, bool as_json, struct err *err)
 {

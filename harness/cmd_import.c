@@ -16,7 +16,8 @@
 static const char import_help[] =
 	"usage: verdict import PATH… [options]\n"
 	"\n"
-	"Adds recorded experiments to a results database. PATH is a record that `verdict export` wrote, or a folder of them (*.json). What the\n"
+	"Adds recorded experiments to a results database. PATH is a record that `verdict export` wrote, or a folder of them "
+	"(*.json). What the\n"
 	"database has already is left as it is, so importing twice adds nothing, and no row is ever deleted.\n";
 
 static const char export_help[] =
@@ -97,8 +98,8 @@ static enum status print_counts(const struct importing *importing, const char *d
 	if (as_json)
 		text_printf(&text, "{\"added\": %zu, \"known\": %zu}\n", importing->added, importing->known);
 	else
-		text_printf(&text, "%s: %zu experiment%s added, %zu known already\n", db, importing->added, importing->added == 1 ? "" : "s",
-			importing->known);
+		text_printf(&text, "%s: %zu experiment%s added, %zu known already\n", db, importing->added,
+			importing->added == 1 ? "" : "s", importing->known);
 	enum status status = report_print(&text, err);
 	text_release(&text);
 	return status;

@@ -11,13 +11,14 @@
 #include "harness/store.h"
 #include "harness/target.h"
 
-#define START_S_GUESS 2.0       /* guess: start and stop of a small engine on a CPU */
+#define START_S_GUESS 2.0 /* guess: start and stop of a small engine on a CPU */
 #define TOKENS_PER_S_GUESS 60.0 /* guess: per slot, a small model on two cores */
 
 static const char help_text[] =
 	"usage: verdict plan FILE [options]\n"
 	"\n"
-	"Prints the arms with their exact commands, the loads, the order of launches and an estimate of the time, and launches nothing.\n"
+	"Prints the arms with their exact commands, the loads, the order of launches and an estimate of the time, and launches "
+	"nothing.\n"
 	"The estimate comes from earlier launches of the same experiment in the database, or is a guess that says so.\n";
 
 struct plan_command {
@@ -26,7 +27,7 @@ struct plan_command {
 	bool as_json, help;
 	struct experiment *experiment;
 	struct string_vector *commands; /* [n_arms] */
-	double launch_s;                /* mean of earlier launches; NaN when there are none */
+	double launch_s; /* mean of earlier launches; NaN when there are none */
 	double total_s;
 };
 
@@ -75,9 +76,9 @@ static void append_words(struct text *out, const struct string_vector *words)
 
 static void append_workload(struct text *out, const struct experiment *experiment, const struct workload *workload)
 {
-	text_printf(out, "  %s: %s, %d in flight, %d requests of at most %d tokens, %d measured run%s a launch", workload->name, workload->endpoint,
-		workload->concurrency, workload->requests, workload->output_len, experiment->protocol.runs_per_launch,
-		experiment->protocol.runs_per_launch == 1 ? "" : "s");
+	text_printf(out, "  %s: %s, %d in flight, %d requests of at most %d tokens, %d measured run%s a launch", workload->name,
+		workload->endpoint, workload->concurrency, workload->requests, workload->output_len,
+		experiment->protocol.runs_per_launch, experiment->protocol.runs_per_launch == 1 ? "" : "s");
 	if (workload->dataset == DATASET_RANDOM_IDS)
 		text_printf(out, ", prompts of %d random tokens\n", workload->input_len);
 	else
@@ -103,10 +104,7 @@ static enum status print_text(const struct plan_command *command, struct err *er
 {
 	const struct experiment *experiment = command->experiment;
 	struct text text = {0};
-	int candidates = 0;
-	for (int i = 0; i < experiment->n_arms; i++)
-		candidates += experiment->arms[i].kind == ARM_CANDIDATE;
-	text_printf(&text, "%s: %d setting%s × %d blocks, %d launches, about ", experiment->name, candidates, candidates == 1 ? "" : "s",
+	text_printf(&text, "%s: %d settings × %d blocks, %d launches, about ", experiment->name, experiment->n_arms,
 		experiment->protocol.blocks, plan_launches(experiment, false));
 	format_seconds(&text, command->total_s);
 	if (isnan(command->launch_s))
@@ -166,7 +164,8 @@ static struct json *launches_json(const struct experiment *experiment)
 static enum status print_json(const struct plan_command *command, struct err *err)
 {
 	const struct experiment *experiment = command->experiment;
-	struct json *document = json_new_object(), *arms = json_new_array(), *workloads = json_new_array(), *notices = json_new_array();
+	struct json *document = json_new_object(), *arms = json_new_array(), *workloads = json_new_array(),
+		    *notices = json_new_array();
 	for (int i = 0; i < experiment->n_arms; i++)
 		json_append(arms, arm_json(&experiment->arms[i], &command->commands[i]));
 	for (int i = 0; i < experiment->n_workloads; i++) {

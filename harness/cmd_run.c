@@ -13,8 +13,8 @@
 
 extern char **environ;
 
-#define START_S_GUESS 2.0          /* of an engine, for the estimate before anything was measured */
-#define TOKENS_PER_S_GUESS 60.0    /* per slot; a small model on two cores */
+#define START_S_GUESS 2.0 /* of an engine, for the estimate before anything was measured */
+#define TOKENS_PER_S_GUESS 60.0 /* per slot; a small model on two cores */
 
 struct run_command {
 	const char *file, *db;
@@ -28,29 +28,32 @@ struct run_command {
 	struct machine_facts machine;
 	struct build_facts build;
 	struct text engine_program; /* the built-in engine */
-	struct text engine_found;   /* the program that arms are launched with */
+	struct text engine_found; /* the program that arms are launched with */
 	char model_hash[65];
 	int64_t experiment_id;
 };
 
-static const char help_text[] =
-	"usage: verdict run FILE [options]\n"
-	"\n"
-	"Launches a server under each setting of an experiment file, in blocks of random order, measures it, and compares every candidate\n"
-	"with the baseline. Each launch is saved as soon as it ends: after a crash or kill, the same command with --resume goes on where it\n"
-	"stopped. A candidate that fails is a result and does not end the run. Progress goes to standard error, the result to standard output.\n";
+static const char help_text[] = "usage: verdict run FILE [options]\n"
+				"\n"
+				"Launches a server under each setting of an experiment file, in blocks of random order, measures "
+				"it, and compares every candidate\n"
+				"with the baseline. Each launch is saved as soon as it ends: after a crash or kill, the same "
+				"command with --resume goes on where it\n"
+				"stopped. A candidate that fails is a result and does not end the run. Progress goes to standard "
+				"error, the result to standard output.\n";
 
-static const char help_end[] =
-	"\n"
-	"Exit codes: 0 completed, however many candidates failed; 1 the baseline failed; 2 bad usage or file; 3 cannot measure here; 130\n"
-	"interrupted (go on with --resume).\n";
+static const char help_end[] = "\n"
+			       "Exit codes: 0 completed, however many candidates failed; 1 the baseline failed; 2 bad usage or "
+			       "file; 3 cannot measure here; 130\n"
+			       "interrupted (go on with --resume).\n";
 
 #define N_OPTIONS (EXPERIMENT_OPTIONS_COUNT + 4)
 static size_t fill_options(struct run_command *command, struct option options[N_OPTIONS])
 {
 	const struct option own[] = {
 		{"db", OPTION_STRING, &command->db, 0, 0, "FILE", "Results database (default results.db)."},
-		{"resume", OPTION_FLAG, &command->resume, 0, 0, NULL, "Go on with the newest run of this experiment; starts one when there is none."},
+		{"resume", OPTION_FLAG, &command->resume, 0, 0, NULL,
+			"Go on with the newest run of this experiment; starts one when there is none."},
 		{"json", OPTION_FLAG, &command->json, 0, 0, NULL, "End with one JSON document on standard output."},
 		{"help", OPTION_FLAG, &command->help, 0, 0, NULL, "Print this text."},
 	};
@@ -94,7 +97,8 @@ static enum status find_model(struct run_command *command, struct err *err)
 	if (!engine->model)
 		return STATUS_OK;
 	if (text_equal(engine->adapter, "builtin") && !file_exists(engine->model))
-		return err_set(err, STATUS_UNAVAILABLE, "model '%s' does not exist (make model fetches the small one)", engine->model);
+		return err_set(
+			err, STATUS_UNAVAILABLE, "model '%s' does not exist (make model fetches the small one)", engine->model);
 	struct text cache = {0};
 	text_printf(&cache, "%s-hashes.json", command->db);
 	enum status status = artifact_hash(engine->model, text_str(&cache), command->model_hash, err);
@@ -144,7 +148,8 @@ static enum status announce(struct run_command *command, struct progress *progre
 	if (status)
 		return status;
 	progress_open(progress, STDERR_FILENO, experiment, done, total);
-	double seconds = plan_seconds(experiment, START_S_GUESS, TOKENS_PER_S_GUESS) * (total > done ? total - done : 0) / (total > 0 ? total : 1);
+	double seconds = plan_seconds(experiment, START_S_GUESS, TOKENS_PER_S_GUESS) * (total > done ? total - done : 0) /
+		(total > 0 ? total : 1);
 	struct text text = {0};
 	progress_headline(experiment, resumed ? done : 0, total, seconds, &text);
 	file_write_all(STDERR_FILENO, text_str(&text), text.len, NULL);
@@ -160,8 +165,8 @@ static enum status run(struct run_command *command, struct err *err)
 	bool resumed = false;
 	command->machine.facts = probe_linux.facts();
 	probe_machine_hash(command->machine.facts, command->machine.hash);
-	enum status status = store_begin_experiment(command->store, command->experiment, &command->machine, &command->build, model_name(command),
-		command->model_hash, command->resume, &command->experiment_id, &resumed, err);
+	enum status status = store_begin_experiment(command->store, command->experiment, &command->machine, &command->build,
+		model_name(command), command->model_hash, command->resume, &command->experiment_id, &resumed, err);
 	if (!status)
 		status = announce(command, &progress, resumed, err);
 	if (status)

@@ -87,8 +87,8 @@ static void finish(struct comparison *out)
 		out->p = stats_student_two_sided_p(out->effect / out->std_error, out->df);
 }
 
-enum status compare_arms(const struct stats_cell *cells, size_t n_cells, int n_arms, int n_blocks, struct comparison *out,
-	struct err *err)
+enum status compare_arms(
+	const struct stats_cell *cells, size_t n_cells, int n_arms, int n_blocks, struct comparison *out, struct err *err)
 {
 	bool *left_out = mem_calloc((size_t)n_arms, sizeof *left_out);
 	struct pool pool = {mem_calloc(n_cells ? n_cells : 1, sizeof *pool.cells), 0, {0}};

@@ -17,14 +17,14 @@
 
 /* NaN where undefined. Effects are differences of ln(metric). */
 struct comparison {
-	int blocks;       /* blocks in which both the arm and arm 0 have a cell */
+	int blocks; /* blocks in which both the arm and arm 0 have a cell */
 	double effect, std_error, df, p;
-	double sd;        /* of one cell, pooled or the arm's own */
-	bool paired;      /* judged by its own paired differences */
+	double sd; /* of one cell, pooled or the arm's own */
+	bool paired; /* judged by its own paired differences */
 };
 
 /* Fills out[n_arms]; out[0] describes arm 0 itself (effect 0). At most one cell per arm and block. */
-enum status compare_arms(const struct stats_cell *cells, size_t n_cells, int n_arms, int n_blocks, struct comparison *out,
-	struct err *err);
+enum status compare_arms(
+	const struct stats_cell *cells, size_t n_cells, int n_arms, int n_blocks, struct comparison *out, struct err *err);
 
 #endif

@@ -18,11 +18,17 @@ static const struct metric_name {
 	const char *name, *other;
 	bool higher_is_better;
 } metric_names[] = {
-	{"output_tps", NULL, true}, {"steady_tps", NULL, true}, {"request_tps_mean", NULL, true},
-	{"ttft_ms_p50", "ttft_p50_ms", false}, {"ttft_ms_p90", "ttft_p90_ms", false},
-	{"tpot_ms_p50", "tpot_p50_ms", false}, {"tpot_ms_p90", "tpot_p90_ms", false},
-	{"itl_ms_p50", "itl_p50_ms", false}, {"itl_ms_p99", "itl_p99_ms", false},
-	{"e2e_ms_p50", "e2e_p50_ms", false}, {"e2e_ms_p90", "e2e_p90_ms", false},
+	{"output_tps", NULL, true},
+	{"steady_tps", NULL, true},
+	{"request_tps_mean", NULL, true},
+	{"ttft_ms_p50", "ttft_p50_ms", false},
+	{"ttft_ms_p90", "ttft_p90_ms", false},
+	{"tpot_ms_p50", "tpot_p50_ms", false},
+	{"tpot_ms_p90", "tpot_p90_ms", false},
+	{"itl_ms_p50", "itl_p50_ms", false},
+	{"itl_ms_p99", "itl_p99_ms", false},
+	{"e2e_ms_p50", "e2e_p50_ms", false},
+	{"e2e_ms_p90", "e2e_p90_ms", false},
 };
 
 static const struct metric_name *read_metric(const struct place *object, const struct metric_name *fallback)
@@ -102,7 +108,8 @@ static void plan_looks(struct protocol *protocol)
 
 static void read_looks(struct protocol *protocol, const struct place *place)
 {
-	struct place looks = place_get(place, "looks"), blocks = place_get(place, "blocks"), max_blocks = place_get(place, "max_blocks");
+	struct place looks = place_get(place, "looks"), blocks = place_get(place, "blocks"),
+		     max_blocks = place_get(place, "max_blocks");
 	size_t count = json_count(looks.value);
 	size_t looks_max = sizeof protocol->looks / sizeof protocol->looks[0];
 	if (place_is(&looks, JSON_KIND_ARRAY) && (!count || count > looks_max))
@@ -120,11 +127,11 @@ static void read_looks(struct protocol *protocol, const struct place *place)
 	protocol->blocks = (int)place_integer(place, "blocks", 1, BLOCKS_MAX, first);
 	protocol->max_blocks = (int)place_integer(place, "max_blocks", 1, BLOCKS_MAX, last ? last : protocol->blocks);
 	if (protocol->max_blocks < protocol->blocks)
-		place_fail(max_blocks.value ? &max_blocks : &blocks, false, "max_blocks (%d) is less than blocks (%d)", protocol->max_blocks,
-			protocol->blocks);
+		place_fail(max_blocks.value ? &max_blocks : &blocks, false, "max_blocks (%d) is less than blocks (%d)",
+			protocol->max_blocks, protocol->blocks);
 	else if (count && (protocol->blocks != first || protocol->max_blocks != last))
-		place_fail(&looks, false, "the first look must come after blocks (%d), the last after max_blocks (%d)", protocol->blocks,
-			protocol->max_blocks);
+		place_fail(&looks, false, "the first look must come after blocks (%d), the last after max_blocks (%d)",
+			protocol->blocks, protocol->max_blocks);
 	if (!count)
 		plan_looks(protocol);
 }
@@ -167,7 +174,8 @@ static void read_guards(struct guards *guards, const struct place *root)
 
 static void read_rules(struct verdict_rules *rules, const struct place *root)
 {
-	static const char *const betters[] = {"higher", "lower", NULL}, *const corrections[] = {"holm", NULL}, *const variances[] = {"pooled", NULL};
+	static const char *const betters[] = {"higher", "lower", NULL}, *const corrections[] = {"holm", NULL},
+				 *const variances[] = {"pooled", NULL};
 	struct place place = place_get(root, "verdict");
 	place_section(&place, SECTION_VERDICT);
 	struct place primary = place_get(&place, "primary"), limits = place_get(&place, "constraints");
@@ -185,11 +193,12 @@ static void read_rules(struct verdict_rules *rules, const struct place *root)
 		place_fail(&limits, false, "more than %d constraints", EXPERIMENT_LIMITS_MAX);
 	for (size_t i = 0; i < json_count(limits.value) && reader_ok(place.reader); i++) {
 		struct place item = place_at(&limits, i);
-		if (!place_section(&item, SECTION_LIMIT) || !json_get(item.value, "metric") || !json_get(item.value, "max_regress_pct"))
+		if (!place_section(&item, SECTION_LIMIT) || !json_get(item.value, "metric") ||
+			!json_get(item.value, "max_regress_pct"))
 			place_fail(&item, false, "must be an object with metric and max_regress_pct");
 		metric = read_metric(&item, &metric_names[0]);
-		rules->limits[rules->n_limits++] = (struct metric_limit){metric->name, metric->higher_is_better,
-			place_number(&item, "max_regress_pct", 0, 1000, 10)};
+		rules->limits[rules->n_limits++] = (struct metric_limit){
+			metric->name, metric->higher_is_better, place_number(&item, "max_regress_pct", 0, 1000, 10)};
 	}
 }
 
@@ -311,7 +320,8 @@ enum status experiment_parse(const char *bytes, size_t len, const char *source, 
 	return STATUS_OK;
 }
 
-enum status experiment_load(const char *path, const struct experiment_overrides *overrides, struct experiment **out, struct err *err)
+enum status experiment_load(
+	const char *path, const struct experiment_overrides *overrides, struct experiment **out, struct err *err)
 {
 	struct text text = {0};
 	enum status status = file_read(path, EXPERIMENT_BYTES_MAX, &text, err);

@@ -16,22 +16,31 @@
 #define EXPERIMENT_WORKLOADS_MAX 64
 #define EXPERIMENT_LIMITS_MAX 4
 
-struct string_list { const char **items; size_t count; };
-struct name_value { const char *name, *value; };
+struct string_list {
+	const char **items;
+	size_t count;
+};
+struct name_value {
+	const char *name, *value;
+};
 
 /* One setting of a knob. text is how rows and titles show it; value is the JSON as written. */
-struct knob_value { const char *knob; const struct json *value; const char *text; };
+struct knob_value {
+	const char *knob;
+	const struct json *value;
+	const char *text;
+};
 
 enum arm_kind { ARM_BASELINE, ARM_AA_TWIN, ARM_CANDIDATE };
 
 struct arm {
 	enum arm_kind kind;
-	const char *name;             /* "baseline", "A/A twin", "speculation=ngram", or the given name */
-	struct knob_value *settings;  /* every knob with its value, in file order */
+	const char *name; /* "baseline", "A/A twin", "speculation=ngram", or the given name */
+	struct knob_value *settings; /* every knob with its value, in file order */
 	size_t n_settings;
-	struct knob_value *changed;   /* those that differ from the baseline */
+	struct knob_value *changed; /* those that differ from the baseline */
 	size_t n_changed;
-	char config_hash[65];         /* SHA-256 of the canonical configuration (adapter, command, settings, env); twin == baseline */
+	char config_hash[65]; /* SHA-256 of the canonical configuration (adapter, command, settings, env); twin == baseline */
 };
 
 enum cache_policy { CACHE_COLD, CACHE_WARM };
@@ -39,30 +48,31 @@ enum dataset_kind { DATASET_RANDOM_IDS, DATASET_JSONL, DATASET_TEXT /* inline li
 
 struct workload {
 	const char *name;
-	const char *endpoint;         /* "/v1/completions" or "/v1/chat/completions" */
-	int concurrency, requests;    /* closed loop: requests per run, that many in flight */
+	const char *endpoint; /* "/v1/completions" or "/v1/chat/completions" */
+	int concurrency, requests; /* closed loop: requests per run, that many in flight */
 	enum dataset_kind dataset;
-	const char *path;             /* DATASET_JSONL, relative paths resolved against the experiment file */
-	struct string_list prompts;   /* DATASET_TEXT, and the loaded lines of DATASET_JSONL */
-	int input_len, output_len;    /* tokens; input_len for random ids */
+	const char *path; /* DATASET_JSONL, relative paths resolved against the experiment file */
+	struct string_list prompts; /* DATASET_TEXT, and the loaded lines of DATASET_JSONL */
+	int input_len, output_len; /* tokens; input_len for random ids */
 	uint64_t seed;
 	double temperature;
 	bool ignore_eos;
 	enum cache_policy cache;
-	const bool *applies;          /* by arm index: whether that arm runs this workload (baseline and twin always do) */
-	char hash[65];                /* SHA-256 of the canonical workload, prompts included */
+	const bool *applies; /* by arm index: whether that arm runs this workload (baseline and twin always do) */
+	char hash[65]; /* SHA-256 of the canonical workload, prompts included */
 };
 
 struct protocol {
-	int blocks;                   /* first look; at least 3 for a verdict */
+	int blocks; /* first look; at least 3 for a verdict */
 	int max_blocks;
-	int looks[8]; int n_looks;
+	int looks[8];
+	int n_looks;
 	uint64_t order_seed;
 	int runs_per_launch;
-	int warmup_requests;          /* per slot and workload */
+	int warmup_requests; /* per slot and workload */
 	double cooldown_s, run_timeout_s, stall_s, budget_s;
 	int retry_client_error, retry_crash, retry_oom_load;
-	bool screening;               /* drop an arm after block 2 when it is hopelessly slower: see verdict_screen */
+	bool screening; /* drop an arm after block 2 when it is hopelessly slower: see verdict_screen */
 	bool quick;
 	char hash[65];
 };
@@ -71,11 +81,16 @@ struct guards {
 	double completed_frac;
 	bool output_len_exact;
 	double cached_prompt_frac_max;
-	int fingerprint_prompts; double fingerprint_min_match_frac; /* greedy output against the baseline's */
+	int fingerprint_prompts;
+	double fingerprint_min_match_frac; /* greedy output against the baseline's */
 };
 
 /* A metric that a winner may not make worse by max_regress_pct or more. Metric names are those of run_metric_by_name. */
-struct metric_limit { const char *metric; bool higher_is_better; double max_regress_pct; };
+struct metric_limit {
+	const char *metric;
+	bool higher_is_better;
+	double max_regress_pct;
+};
 
 struct verdict_rules {
 	const char *metric;
@@ -87,23 +102,25 @@ struct verdict_rules {
 };
 
 struct engine_spec {
-	const char *adapter;          /* "builtin", "llamacpp", "vllm", "sglang", "command", "attach" */
-	struct string_list command;   /* argument vector; ${MODEL} and ${PORT} replaced at launch; empty: the adapter's own */
-	struct name_value *flags; size_t n_flags; /* knob to command-line flag, as written; others follow the adapter's table */
-	struct name_value *env; size_t n_env;
-	const char *url;              /* attach */
-	const char *ready_path;       /* NULL: the adapter's own */
+	const char *adapter; /* "builtin", "llamacpp", "vllm", "sglang", "command", "attach" */
+	struct string_list command; /* argument vector; ${MODEL} and ${PORT} replaced at launch; empty: the adapter's own */
+	struct name_value *flags;
+	size_t n_flags; /* knob to command-line flag, as written; others follow the adapter's table */
+	struct name_value *env;
+	size_t n_env;
+	const char *url; /* attach */
+	const char *ready_path; /* NULL: the adapter's own */
 	double ready_timeout_s;
 	double term_s;
-	const char *readback_path;    /* NULL: the adapter's own, if any */
-	const char *model;            /* path or name given to ${MODEL} */
+	const char *readback_path; /* NULL: the adapter's own, if any */
+	const char *model; /* path or name given to ${MODEL} */
 };
 
 struct experiment {
 	struct arena arena;
-	const char *source;           /* file name for messages */
+	const char *source; /* file name for messages */
 	const char *name;
-	const char *hypothesis;       /* text, or compact JSON when it was an object; NULL when absent */
+	const char *hypothesis; /* text, or compact JSON when it was an object; NULL when absent */
 	struct engine_spec engine;
 	struct arm arms[EXPERIMENT_ARMS_MAX]; /* baseline first, A/A twin second (when wanted), then candidates in plan order */
 	int n_arms;
@@ -113,21 +130,23 @@ struct experiment {
 	struct guards guards;
 	struct verdict_rules rules;
 	struct string_list tags;
-	struct string_list notices;   /* sentences for the user: duplicates removed, exclusions that match nothing, … */
-	struct json *document;        /* as written, after --set */
-	struct json *range_values;    /* array that owns the values made from ranges */
+	struct string_list notices; /* sentences for the user: duplicates removed, exclusions that match nothing, … */
+	struct json *document; /* as written, after --set */
+	struct json *range_values; /* array that owns the values made from ranges */
 	char hash[65];
 };
 
 struct experiment_overrides {
 	bool quick;
-	const char *const *set; size_t n_set;   /* "key.path=value" */
-	const char *only;                        /* arm name or knob=value; baseline and twin always stay */
+	const char *const *set;
+	size_t n_set; /* "key.path=value" */
+	const char *only; /* arm name or knob=value; baseline and twin always stay */
 	const char *model;
 };
 
 /* Reads, checks and expands a file. Every error is "FILE:LINE:COL: path: reason", STATUS_INPUT. Release with experiment_release. */
-enum status experiment_load(const char *path, const struct experiment_overrides *overrides, struct experiment **out, struct err *err);
+enum status experiment_load(
+	const char *path, const struct experiment_overrides *overrides, struct experiment **out, struct err *err);
 enum status experiment_parse(const char *bytes, size_t len, const char *source, const struct experiment_overrides *overrides,
 	struct experiment **out, struct err *err);
 void experiment_release(struct experiment *experiment);

@@ -4,22 +4,29 @@
 #include <math.h>
 #include <string.h>
 
-#define KEYS(...) (const char *const[]){__VA_ARGS__, NULL}
+#define KEYS(...) \
+	(const char *const[]) \
+	{ \
+		__VA_ARGS__, NULL \
+	}
 
 const struct experiment_section experiment_sections[SECTION_COUNT] = {
-	[SECTION_ROOT] = {"", KEYS("$schema", "schema", "name", "hypothesis", "engine", "baseline", "matrix", "workloads", "protocol", "guards",
-				      "verdict", "tags")},
+	[SECTION_ROOT] = {"",
+		KEYS("$schema", "schema", "name", "hypothesis", "engine", "baseline", "matrix", "workloads", "protocol", "guards",
+			"verdict", "tags")},
 	[SECTION_ENGINE] = {"engine", KEYS("adapter", "command", "flags", "env", "url", "model", "ready", "stop", "readback")},
 	[SECTION_READY] = {"engine.ready", KEYS("path", "probe", "timeout_s")},
 	[SECTION_STOP] = {"engine.stop", KEYS("term_s")},
 	[SECTION_BASELINE] = {"baseline", KEYS("name", "params")},
 	[SECTION_MATRIX] = {"matrix", KEYS("mode", "factors", "arms", "include", "exclude", "aa_twin")},
 	[SECTION_RANGE] = {"matrix.factors.*", KEYS("from", "to", "step", "times")},
-	[SECTION_WORKLOAD] = {"workloads[]", KEYS("name", "applies_to", "endpoint", "concurrency", "requests", "dataset", "sampling", "cache")},
+	[SECTION_WORKLOAD] = {"workloads[]",
+		KEYS("name", "applies_to", "endpoint", "concurrency", "requests", "dataset", "sampling", "cache")},
 	[SECTION_DATASET] = {"workloads[].dataset", KEYS("kind", "path", "prompts", "input_len", "output_len", "jitter", "seed")},
 	[SECTION_SAMPLING] = {"workloads[].sampling", KEYS("temperature", "max_tokens", "ignore_eos")},
-	[SECTION_PROTOCOL] = {"protocol", KEYS("blocks", "max_blocks", "looks", "order", "order_seed", "runs_per_launch", "warmup", "cooldown_s",
-					      "run_timeout_s", "stall_s", "retries", "budget_s", "screening")},
+	[SECTION_PROTOCOL] = {"protocol",
+		KEYS("blocks", "max_blocks", "looks", "order", "order_seed", "runs_per_launch", "warmup", "cooldown_s",
+			"run_timeout_s", "stall_s", "retries", "budget_s", "screening")},
 	[SECTION_WARMUP] = {"protocol.warmup", KEYS("requests_per_slot")},
 	[SECTION_RETRIES] = {"protocol.retries", KEYS("client_error", "crash", "oom_load")},
 	[SECTION_GUARDS] = {"guards", KEYS("completed_frac", "output_len_exact", "cached_prompt_frac_max", "greedy_fingerprint")},
@@ -102,8 +109,8 @@ void place_fail(const struct place *place, bool of_key, const char *format, ...)
 			break;
 		path.len = strlen(path.data);
 	}
-	err_set(reader->err, STATUS_INPUT, "%s:%d:%d: %s%s%s", reader->source, line, column, place->path, place->path[0] ? ": " : "",
-		text_str(&reason));
+	err_set(reader->err, STATUS_INPUT, "%s:%d:%d: %s%s%s", reader->source, line, column, place->path,
+		place->path[0] ? ": " : "", text_str(&reason));
 	text_release(&reason);
 	text_release(&path);
 }

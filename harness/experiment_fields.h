@@ -7,13 +7,29 @@
 
 /* The objects of an experiment file and the keys each may hold. experiments/schema.json must say the same: a test compares. */
 struct experiment_section {
-	const char *path;              /* as in a complaint, with [] for array elements: "workloads[].dataset" */
-	const char *const *keys;       /* NULL-terminated */
+	const char *path; /* as in a complaint, with [] for array elements: "workloads[].dataset" */
+	const char *const *keys; /* NULL-terminated */
 };
 enum section_id {
-	SECTION_ROOT, SECTION_ENGINE, SECTION_READY, SECTION_STOP, SECTION_BASELINE, SECTION_MATRIX, SECTION_RANGE, SECTION_WORKLOAD,
-	SECTION_DATASET, SECTION_SAMPLING, SECTION_PROTOCOL, SECTION_WARMUP, SECTION_RETRIES, SECTION_GUARDS, SECTION_FINGERPRINT,
-	SECTION_VERDICT, SECTION_PRIMARY, SECTION_LIMIT, SECTION_COUNT
+	SECTION_ROOT,
+	SECTION_ENGINE,
+	SECTION_READY,
+	SECTION_STOP,
+	SECTION_BASELINE,
+	SECTION_MATRIX,
+	SECTION_RANGE,
+	SECTION_WORKLOAD,
+	SECTION_DATASET,
+	SECTION_SAMPLING,
+	SECTION_PROTOCOL,
+	SECTION_WARMUP,
+	SECTION_RETRIES,
+	SECTION_GUARDS,
+	SECTION_FINGERPRINT,
+	SECTION_VERDICT,
+	SECTION_PRIMARY,
+	SECTION_LIMIT,
+	SECTION_COUNT
 };
 extern const struct experiment_section experiment_sections[SECTION_COUNT];
 
@@ -23,7 +39,7 @@ struct reader {
 	size_t len;
 	const char *source;
 	struct arena *arena; /* owns every string handed out */
-	struct err *err;     /* never NULL; status STATUS_OK until the first complaint */
+	struct err *err; /* never NULL; status STATUS_OK until the first complaint */
 };
 
 /* A value and where it is. value is NULL when the key is absent. */

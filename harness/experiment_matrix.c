@@ -28,9 +28,9 @@ struct matrix {
 };
 
 /* The settings of verdict-engine, the only kind of engine whose complete list is known. */
-static const char *const builtin_knobs[] = {"allreduce", "graph_max_bs", "mem_fraction", "speculation", "tp", "threads", "device", "isa",
-	"max_model_len", "max_num_seqs", "chunk_tokens", "queue_max", "prefix_cache", "mem_budget", "kv_type", "rank_timeout_ms",
-	"allreduce_force", "spec_draft_max", "spec_ngram_min", "spec_ngram_max", NULL};
+static const char *const builtin_knobs[] = {"allreduce", "graph_max_bs", "mem_fraction", "speculation", "tp", "threads", "device",
+	"isa", "max_model_len", "max_num_seqs", "chunk_tokens", "queue_max", "prefix_cache", "mem_budget", "kv_type",
+	"rank_timeout_ms", "allreduce_force", "spec_draft_max", "spec_ngram_min", "spec_ngram_max", NULL};
 
 static void check_knob_name(struct matrix *matrix, const struct place *place, const char *knob)
 {
@@ -38,7 +38,8 @@ static void check_knob_name(struct matrix *matrix, const struct place *place, co
 	for (const char *c = knob; *c; c++)
 		fine = fine && (isalnum((unsigned char)*c) || strchr("_.-", *c));
 	if (!fine || text_equal(knob, "aa_twin") || text_equal(knob, "name")) {
-		place_fail(place, true, "'%s' cannot name a knob: use letters, digits, '_', '.' and '-', but not aa_twin or name", knob);
+		place_fail(place, true, "'%s' cannot name a knob: use letters, digits, '_', '.' and '-', but not aa_twin or name",
+			knob);
 		return;
 	}
 	const struct engine_spec *engine = &matrix->experiment->engine;
@@ -308,7 +309,8 @@ static void expand_ofat(struct matrix *matrix, const struct place *factors)
 				continue;
 			memcpy(settings, matrix->base, sizeof settings);
 			settings[factor->knob] = make_value(matrix, settings[factor->knob].knob, factor->values[v]);
-			struct place value = {matrix->reader, factor->values[v], reader_print(matrix->reader, "%s[%zu]", place.path, v)};
+			struct place value = {
+				matrix->reader, factor->values[v], reader_print(matrix->reader, "%s[%zu]", place.path, v)};
 			add_candidate(matrix, &value, make_arm(matrix, settings), NULL, true);
 		}
 	}
@@ -321,7 +323,8 @@ static void expand_grid(struct matrix *matrix, const struct place *factors)
 	for (size_t f = 0; f < matrix->n_factors; f++)
 		points *= (double)matrix->factors[f].count;
 	if (points > GRID_POINTS_MAX) {
-		place_fail(factors, false, "the grid has %.0f points, more than the %d that are enumerated", points, GRID_POINTS_MAX);
+		place_fail(
+			factors, false, "the grid has %.0f points, more than the %d that are enumerated", points, GRID_POINTS_MAX);
 		return;
 	}
 	struct knob_value settings[EXPERIMENT_KNOBS_MAX];
@@ -330,7 +333,8 @@ static void expand_grid(struct matrix *matrix, const struct place *factors)
 		size_t rest = point;
 		for (size_t f = matrix->n_factors; f-- > 0;) {
 			const struct factor *factor = &matrix->factors[f];
-			settings[factor->knob] = make_value(matrix, settings[factor->knob].knob, factor->values[rest % factor->count]);
+			settings[factor->knob] =
+				make_value(matrix, settings[factor->knob].knob, factor->values[rest % factor->count]);
 			rest /= factor->count;
 		}
 		struct arm arm = make_arm(matrix, settings);
@@ -387,7 +391,8 @@ static void report_unused_exclusions(struct matrix *matrix)
 static void hash_configuration(const struct experiment *experiment, struct arm *arm)
 {
 	const struct engine_spec *engine = &experiment->engine;
-	struct json *config = json_new_object(), *command = json_new_array(), *env = json_new_object(), *settings = json_new_object();
+	struct json *config = json_new_object(), *command = json_new_array(), *env = json_new_object(),
+		    *settings = json_new_object();
 	for (size_t i = 0; i < engine->command.count; i++)
 		json_append(command, json_new_string(engine->command.items[i]));
 	for (size_t i = 0; i < engine->n_env; i++)
@@ -427,7 +432,8 @@ void experiment_read_arms(struct experiment *experiment, const struct place *roo
 	read_baseline(state, &baseline);
 	place_section(&matrix, SECTION_MATRIX);
 	int mode = place_choice(&matrix, "mode", modes, 0);
-	struct place factors = place_get(&matrix, "factors"), arms = place_get(&matrix, "arms"), include = place_get(&matrix, "include");
+	struct place factors = place_get(&matrix, "factors"), arms = place_get(&matrix, "arms"),
+		     include = place_get(&matrix, "include");
 	if (mode == 2 && factors.value)
 		place_fail(&factors, true, "mode list takes arms, not factors");
 	if (mode != 2 && arms.value)
@@ -459,7 +465,8 @@ void experiment_keep_only(struct experiment *experiment, struct reader *reader, 
 	int kept = 0;
 	for (int i = 0; i < experiment->n_arms; i++) {
 		struct arm *arm = &experiment->arms[i];
-		bool keep = arm->kind != ARM_CANDIDATE || text_equal(arm->name, only) || text_equal(changes_name(reader, arm), only);
+		bool keep =
+			arm->kind != ARM_CANDIDATE || text_equal(arm->name, only) || text_equal(changes_name(reader, arm), only);
 		if (arm->kind == ARM_CANDIDATE)
 			text_printf(&names, "%s%s", names.len ? ", " : "", arm->name);
 		if (keep)

@@ -82,7 +82,8 @@ enum status experiment_set(struct json **document, const char *setting, struct e
 	struct steps steps = {0};
 	if (!equals || !steps_parse(setting, (size_t)(equals - setting), &steps)) {
 		steps_release(&steps);
-		return err_set(err, STATUS_INPUT, "--set %s: expected key.path=value, such as protocol.blocks=5 or workloads[0].requests=8", setting);
+		return err_set(err, STATUS_INPUT,
+			"--set %s: expected key.path=value, such as protocol.blocks=5 or workloads[0].requests=8", setting);
 	}
 	const struct json *containers[SET_DEPTH_MAX];
 	const struct json *at = *document;
@@ -97,7 +98,8 @@ enum status experiment_set(struct json **document, const char *setting, struct e
 		value = with_child(containers[i], &steps.items[i], value);
 	steps_release(&steps);
 	if (!value)
-		return err_set(err, STATUS_INPUT, "--set %s: the path does not lead through objects and existing array elements", setting);
+		return err_set(
+			err, STATUS_INPUT, "--set %s: the path does not lead through objects and existing array elements", setting);
 	json_free(*document);
 	*document = value;
 	return STATUS_OK;

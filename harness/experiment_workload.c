@@ -16,8 +16,10 @@
 
 /* Asked when a file names no prompts: ordinary chat work whose answers repeat parts of the question, as real work does. */
 static const char *const default_prompts[] = {
-	"Rewrite this sentence in the past tense: The engineer opens the valve, reads the gauge, writes the number in the log and closes the valve.",
-	"Summarise in two sentences: A cache keeps copies of data that is expensive to fetch. When the data changes, the copies must be thrown "
+	"Rewrite this sentence in the past tense: The engineer opens the valve, reads the gauge, writes the number in the log and "
+	"closes the valve.",
+	"Summarise in two sentences: A cache keeps copies of data that is expensive to fetch. When the data changes, the copies "
+	"must be thrown "
 	"away or refreshed. Choosing when to do so is the hard part of every cache.",
 	"Fix the bug and repeat the whole function: int max(int a, int b) { if (a > b) return b; else return a; }",
 	"List the days of the week and say in one short sentence each what a baker might do on that day.",
@@ -32,13 +34,16 @@ static void read_prompt_line(struct workload *workload, struct reader *reader, c
 		return;
 	}
 	const struct json *prompt = json_get(document, "prompt");
-	bool fine = json_kind_of(document) == JSON_KIND_OBJECT && json_count(document) == 1 && json_text(prompt) && json_text_len(prompt);
+	bool fine = json_kind_of(document) == JSON_KIND_OBJECT && json_count(document) == 1 && json_text(prompt) &&
+		json_text_len(prompt);
 	if (!fine || strlen(json_text(prompt)) != json_text_len(prompt))
-		err_set(reader->err, STATUS_INPUT, "%s:%d:1: expected {\"prompt\": \"…\"} with a text that is not empty", workload->path, number);
+		err_set(reader->err, STATUS_INPUT, "%s:%d:1: expected {\"prompt\": \"…\"} with a text that is not empty",
+			workload->path, number);
 	else if (workload->prompts.count == PROMPTS_MAX)
 		err_set(reader->err, STATUS_INPUT, "%s:%d:1: more than %d prompts", workload->path, number, PROMPTS_MAX);
 	else
-		string_list_add(reader->arena, &workload->prompts, arena_strndup(reader->arena, json_text(prompt), json_text_len(prompt)));
+		string_list_add(
+			reader->arena, &workload->prompts, arena_strndup(reader->arena, json_text(prompt), json_text_len(prompt)));
 	json_free(document);
 }
 
@@ -80,7 +85,8 @@ static void read_dataset(struct workload *workload, const struct place *dataset)
 {
 	static const char *const kinds[] = {"random_ids", "jsonl", "text", NULL};
 	place_section(dataset, SECTION_DATASET);
-	struct place path = place_get(dataset, "path"), prompts = place_get(dataset, "prompts"), input = place_get(dataset, "input_len");
+	struct place path = place_get(dataset, "path"), prompts = place_get(dataset, "prompts"),
+		     input = place_get(dataset, "input_len");
 	int guessed = path.value ? DATASET_JSONL : input.value ? DATASET_RANDOM_IDS : DATASET_TEXT;
 	workload->dataset = (enum dataset_kind)place_choice(dataset, "kind", kinds, guessed);
 	workload->path = place_text(dataset, "path", NULL);
@@ -142,7 +148,8 @@ static void read_applies(struct experiment *experiment, struct workload *workloa
 		applies[arm] = applies[arm] || all || experiment->arms[arm].kind != ARM_CANDIDATE;
 }
 
-static void add_workload(struct experiment *experiment, const struct place *place, struct workload workload, int concurrency, bool listed)
+static void add_workload(
+	struct experiment *experiment, const struct place *place, struct workload workload, int concurrency, bool listed)
 {
 	static const char *const kind_names[] = {"random", "jsonl", "chat"};
 	struct reader *reader = place->reader;
@@ -226,7 +233,9 @@ static void check_arms_have_work(struct experiment *experiment, const struct pla
 			place_fail(place, false, "no workload applies to %s", name);
 		else if (random_only && is_speculative(&experiment->arms[arm]) && experiment->arms[arm].kind == ARM_CANDIDATE)
 			string_list_add(reader->arena, &experiment->notices,
-				reader_print(reader, "%s is measured on random tokens only, which misstates speculation; add a text workload", name));
+				reader_print(reader,
+					"%s is measured on random tokens only, which misstates speculation; add a text workload",
+					name));
 	}
 }
 

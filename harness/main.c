@@ -26,7 +26,8 @@ static void print_help(FILE *out)
 	fputs("usage: verdict COMMAND [arguments]\n"
 	      "\n"
 	      "Answers one question with evidence: which setting makes this model faster on this machine, and by how much?\n"
-	      "\n", out);
+	      "\n",
+		out);
 	for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
 		fprintf(out, "  verdict %-8s %-6s  %s\n", commands[i].name, commands[i].arguments, commands[i].summary);
 	fputs("\n"
@@ -38,8 +39,10 @@ static void print_help(FILE *out)
 	      "  verdict run experiments/quickstart.json     a few minutes; results go to results.db\n"
 	      "  verdict history                             what is known so far\n"
 	      "\n"
-	      "Exit codes: 0 completed, however many settings failed; 1 completed, and the answer is bad (the baseline failed); 2 bad usage or\n"
-	      "input; 3 cannot run or measure here; 4 a rank died; 130 interrupted.\n", out);
+	      "Exit codes: 0 completed, however many settings failed; 1 completed, and the answer is bad (the baseline failed); 2 "
+	      "bad usage or\n"
+	      "input; 3 cannot run or measure here; 4 a rank died; 130 interrupted.\n",
+		out);
 }
 
 static const struct command *find_command(const char *name)

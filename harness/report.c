@@ -90,7 +90,10 @@ enum rank { RANK_HELPED, RANK_HURT, RANK_FAILED, RANK_NEUTRAL, RANK_COUNT };
 static enum rank rank_of(const struct json *verdict)
 {
 	const char *word = text_of(verdict, "verdict");
-	return text_equal(word, "helped") ? RANK_HELPED : text_equal(word, "hurt") ? RANK_HURT : text_equal(word, "failed") ? RANK_FAILED : RANK_NEUTRAL;
+	return text_equal(word, "helped")    ? RANK_HELPED
+		: text_equal(word, "hurt")   ? RANK_HURT
+		: text_equal(word, "failed") ? RANK_FAILED
+					     : RANK_NEUTRAL;
 }
 
 static void say_helped(const struct json *shown, const struct json *verdict, struct text *out)
@@ -139,7 +142,8 @@ static void say(const struct json *shown, const struct json *verdict, enum rank 
 }
 
 /* The strongest first among those that helped, the others in plan order. */
-static const struct json *next_to_say(const struct json *shown, const struct json *verdicts, int64_t workload, enum rank rank, bool *said)
+static const struct json *next_to_say(
+	const struct json *shown, const struct json *verdicts, int64_t workload, enum rank rank, bool *said)
 {
 	size_t best = json_count(verdicts);
 	for (size_t i = 0; i < json_count(verdicts); i++) {
@@ -147,7 +151,9 @@ static const struct json *next_to_say(const struct json *shown, const struct jso
 		if (said[i] || is_twin(shown, verdict) || int_of(verdict, "workload") != workload || rank_of(verdict) != rank)
 			continue;
 		bool first = best == json_count(verdicts);
-		if (first || (rank == RANK_HELPED && fabs(number_of(verdict, "effect_pct")) > fabs(number_of(json_at(verdicts, best), "effect_pct"))))
+		if (first ||
+			(rank == RANK_HELPED &&
+				fabs(number_of(verdict, "effect_pct")) > fabs(number_of(json_at(verdicts, best), "effect_pct"))))
 			best = i;
 	}
 	if (best == json_count(verdicts))
@@ -177,7 +183,8 @@ static bool is_last_attempt(const struct json *launches, size_t index)
 {
 	const struct json *launch = json_at(launches, index);
 	for (size_t i = index + 1; i < json_count(launches); i++)
-		if (int_of(json_at(launches, i), "arm") == int_of(launch, "arm") && int_of(json_at(launches, i), "block") == int_of(launch, "block"))
+		if (int_of(json_at(launches, i), "arm") == int_of(launch, "arm") &&
+			int_of(json_at(launches, i), "block") == int_of(launch, "block"))
 			return false;
 	return true;
 }
@@ -202,7 +209,8 @@ static bool say_rank(const struct json *shown, int64_t workload, enum rank rank,
 	struct text names = {0}, phrase = {0}, next = {0};
 	bool any = false;
 	const char *colon = rank == RANK_NEUTRAL ? ":" : "";
-	for (const struct json *verdict; (verdict = next_to_say(shown, json_get(shown, "verdicts"), workload, rank, said)); any = true) {
+	for (const struct json *verdict; (verdict = next_to_say(shown, json_get(shown, "verdicts"), workload, rank, said));
+		any = true) {
 		text_clear(&next);
 		say(shown, verdict, rank, &next);
 		if (names.len && !text_equal(text_str(&next), text_str(&phrase))) {
@@ -275,7 +283,9 @@ static int baseline_spread(const struct json *shown, int64_t workload, double *m
 	double sum = 0, squares = 0;
 	int count = 0;
 	for (size_t i = 0; i < json_count(launches); i++) {
-		double y = int_of(json_at(launches, i), "arm") == 0 ? launch_log_mean(json_at(launches, i), workload, metric_of(shown)) : NAN;
+		double y = int_of(json_at(launches, i), "arm") == 0
+			? launch_log_mean(json_at(launches, i), workload, metric_of(shown))
+			: NAN;
 		if (isnan(y))
 			continue;
 		sum += y;
@@ -303,7 +313,8 @@ static void append_number(struct text *out, double value)
 static void append_effect(struct text *out, const struct json *verdict)
 {
 	struct text effect = {0}, whole = {0};
-	double value = number_of(verdict, "effect_pct"), low = number_of(verdict, "ci_low_pct"), high = number_of(verdict, "ci_high_pct");
+	double value = number_of(verdict, "effect_pct"), low = number_of(verdict, "ci_low_pct"),
+	       high = number_of(verdict, "ci_high_pct");
 	if (!isnan(value)) {
 		format_signed(&effect, value, 1);
 		text_append_str(&effect, " %");
@@ -332,7 +343,8 @@ static void append_verdict(struct text *out, const struct json *verdict, struct 
 	text_append_char(out, '\n');
 }
 
-static void append_line(const struct json *shown, const struct json *verdict, int name_columns, struct report_style style, struct text *out)
+static void append_line(
+	const struct json *shown, const struct json *verdict, int name_columns, struct report_style style, struct text *out)
 {
 	text_append_str(out, "  ");
 	format_padded(out, setting_of(shown, verdict), name_columns);
@@ -381,7 +393,8 @@ static void append_workload(const struct json *shown, const struct json *workloa
 	append_baseline(shown, index, columns, out);
 	for (int twins = 0; twins < 2; twins++) /* the twin closes the table */
 		for (size_t i = 0; i < json_count(verdicts); i++)
-			if (int_of(json_at(verdicts, i), "workload") == index && is_twin(shown, json_at(verdicts, i)) == (twins == 1))
+			if (int_of(json_at(verdicts, i), "workload") == index &&
+				is_twin(shown, json_at(verdicts, i)) == (twins == 1))
 				append_line(shown, json_at(verdicts, i), columns, style, out);
 }
 
@@ -402,7 +415,8 @@ void report_experiment(const struct json *shown, const char *db, struct report_s
 	text_printf(out, "%s\n\n", text_str(&headline));
 	text_release(&headline);
 	report_table(shown, style, out);
-	text_printf(out, "\n%s%s · verdict show %lld for the evidence%s%s\n", format_dim(style), db, (long long)int_of(shown, "experiment_id"),
+	text_printf(out, "\n%s%s · verdict show %lld for the evidence%s%s\n", format_dim(style), db,
+		(long long)int_of(shown, "experiment_id"),
 		int_of(json_get(shown, "experiment"), "quick") == 1 ? " · quick run: a first look, not a measurement to quote" : "",
 		format_plain(style));
 }

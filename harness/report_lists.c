@@ -88,8 +88,8 @@ void report_history(const struct json *rows, struct report_style style, struct t
 			format_padded(out, text_str(&cells[i]), i == CELL_EFFECT ? -columns[i] : columns[i]);
 			text_append_str(out, "  ");
 		}
-		text_printf(out, "%6lld  %s%s%s%s", (long long)int_of(row, "evidence_id"), format_verdict_colour(verdict, style), verdict,
-			format_plain(style), reason[0] ? ": " : "");
+		text_printf(out, "%6lld  %s%s%s%s", (long long)int_of(row, "evidence_id"), format_verdict_colour(verdict, style),
+			verdict, format_plain(style), reason[0] ? ": " : "");
 		format_clipped(out, reason, 60);
 		text_append_char(out, '\n');
 	}
@@ -118,7 +118,8 @@ static void append_time(struct text *out, const char *name, const struct json *t
 
 static void append_facts(struct text *out, const struct json *shown)
 {
-	const struct json *experiment = json_get(shown, "experiment"), *build = json_get(shown, "build"), *model = json_get(shown, "model");
+	const struct json *experiment = json_get(shown, "experiment"), *build = json_get(shown, "build"),
+			  *model = json_get(shown, "model");
 	struct text text = {0};
 	append_fact(out, "experiment", text_of(experiment, "name"));
 	if (int_of(experiment, "quick") == 1)
@@ -200,7 +201,7 @@ static void append_log(struct text *out, const char *log)
 	while (len && log[len - 1] == '\n')
 		len--;
 	size_t begin = len;
-	for (int lines = 0; begin && lines < LOG_LINES_SHOWN; begin -= begin > 0) {
+	for (int lines = 0; begin && lines<LOG_LINES_SHOWN; begin -= begin> 0) {
 		while (begin && log[begin - 1] != '\n')
 			begin--;
 		lines++;
@@ -234,7 +235,8 @@ static void append_launches(struct text *out, const struct json *shown, struct r
 		append_runs(out, launch, metric);
 		if (failed)
 			text_printf(out, "  %sfailed: %s%s", format_verdict_colour("failed", style),
-				text_of(launch, "reason")[0] ? text_of(launch, "reason") : text_of(launch, "failure"), format_plain(style));
+				text_of(launch, "reason")[0] ? text_of(launch, "reason") : text_of(launch, "failure"),
+				format_plain(style));
 		text_append_char(out, '\n');
 		if (failed)
 			append_log(out, text_of(launch, "log_tail"));

@@ -272,8 +272,8 @@ int sql_changes(struct sql *sql)
 	return sqlite3_changes(sql->handle);
 }
 
-enum status sql_insert(struct sql *sql, const char *table, const char *const *columns, const struct json *object, int64_t *id,
-	struct err *err)
+enum status sql_insert(
+	struct sql *sql, const char *table, const char *const *columns, const struct json *object, int64_t *id, struct err *err)
 {
 	struct text text = {0};
 	struct sql_statement *statement = NULL;

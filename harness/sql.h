@@ -60,7 +60,7 @@ int64_t sql_last_id(struct sql *sql);
 int sql_changes(struct sql *sql); /* rows changed by the last statement */
 
 /* INSERT INTO table of those members of object that are named in columns (NULL-terminated; absent members become NULL). */
-enum status sql_insert(struct sql *sql, const char *table, const char *const *columns, const struct json *object, int64_t *id,
-	struct err *err);
+enum status sql_insert(
+	struct sql *sql, const char *table, const char *const *columns, const struct json *object, int64_t *id, struct err *err);
 
 #endif

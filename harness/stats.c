@@ -202,7 +202,8 @@ static double pocock_crossing(double bound, int looks)
 		for (int j = 0; j < POCOCK_POINTS; j++) {
 			next[j] = 0;
 			for (int i = 0; i < POCOCK_POINTS; i++)
-				next[j] += simpson_weight(i, step) * density[i] * normal_density(-wide + j * wide_step - (-edge + i * step));
+				next[j] += simpson_weight(i, step) * density[i] *
+					normal_density(-wide + j * wide_step - (-edge + i * step));
 		}
 		memcpy(density, next, sizeof density);
 		edge = wide;

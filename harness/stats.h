@@ -31,24 +31,27 @@ void stats_holm(const double *p, size_t n, size_t family, double *adjusted);
  * by recursive numerical integration (Armitage, McPherson and Rowe, J. R. Statist. Soc. A 1969). looks in [1, 8]. */
 double stats_pocock_level(double alpha, int looks);
 
-/* Further blocks after which an effect of delta could be told from none: 2 (t s / delta)^2 less the blocks there are, at least 1. */
+/* Further blocks after which an effect of delta could be told from none: 2 (t s / delta)^2 less those there are, at least 1. */
 double stats_needed_blocks(double sd, double delta, double level, double df, int blocks);
 
-struct stats_cell { int arm, block; double y; };
+struct stats_cell {
+	int arm, block;
+	double y;
+};
 
 /* y = arm + block + noise, fitted by least squares on the cells present. */
 struct stats_two_way {
 	int n_arms;
-	double *effect;      /* [n_arms] arm - arm 0; NaN when no chain of shared blocks connects the arm with arm 0 */
-	double *variance;    /* [n_arms] variance of the effect in units of residual_variance */
-	double *residual;    /* [n_cells] in the order given; NaN outside the part connected with arm 0 */
+	double *effect; /* [n_arms] arm - arm 0; NaN when no chain of shared blocks connects the arm with arm 0 */
+	double *variance; /* [n_arms] variance of the effect in units of residual_variance */
+	double *residual; /* [n_cells] in the order given; NaN outside the part connected with arm 0 */
 	double residual_variance; /* NaN when df is 0 */
-	double df;           /* cells - arms - blocks + 1, over the part connected with arm 0 */
+	double df; /* cells - arms - blocks + 1, over the part connected with arm 0 */
 };
 
 /* At most one cell per arm and block. Release with stats_two_way_release. STATUS_INTERNAL when indices are out of range. */
-enum status stats_two_way_fit(const struct stats_cell *cells, size_t n_cells, int n_arms, int n_blocks, struct stats_two_way *out,
-	struct err *err);
+enum status stats_two_way_fit(
+	const struct stats_cell *cells, size_t n_cells, int n_arms, int n_blocks, struct stats_two_way *out, struct err *err);
 void stats_two_way_release(struct stats_two_way *fit);
 
 /* Paired differences arm - arm 0 over the blocks that have both. Returns their number; mean and sd are NaN below 1 and 2. */

@@ -12,8 +12,8 @@ struct layout {
 	size_t n_cells;
 	int n_arms, n_blocks;
 	bool *arm_in, *block_in;
-	double *matrix;  /* [n_arms, n_arms] normal equations with the blocks eliminated; then their Cholesky factor */
-	double *rhs;     /* [n_arms] */
+	double *matrix; /* [n_arms, n_arms] normal equations with the blocks eliminated; then their Cholesky factor */
+	double *rhs; /* [n_arms] */
 	double *block_sum;
 	int *block_count;
 };
@@ -150,23 +150,21 @@ static void find_residuals(struct layout *layout, struct stats_two_way *out)
 	mem_free(block);
 }
 
-enum status stats_two_way_fit(const struct stats_cell *cells, size_t n_cells, int n_arms, int n_blocks, struct stats_two_way *out,
-	struct err *err)
+enum status stats_two_way_fit(
+	const struct stats_cell *cells, size_t n_cells, int n_arms, int n_blocks, struct stats_two_way *out, struct err *err)
 {
 	*out = (struct stats_two_way){0};
 	if (n_arms < 1 || n_blocks < 1)
 		return err_set(err, STATUS_INTERNAL, "a layout needs arms and blocks, has %d and %d", n_arms, n_blocks);
 	for (size_t i = 0; i < n_cells; i++)
-		if (cells[i].arm < 0 || cells[i].arm >= n_arms || cells[i].block < 0 || cells[i].block >= n_blocks || !isfinite(cells[i].y))
+		if (cells[i].arm < 0 || cells[i].arm >= n_arms || cells[i].block < 0 || cells[i].block >= n_blocks ||
+			!isfinite(cells[i].y))
 			return err_set(err, STATUS_INTERNAL, "cell %zu of the layout is out of range", i);
 	struct arena arena = {0};
 	size_t arms = (size_t)n_arms, blocks = (size_t)n_blocks;
-	struct layout layout = {cells, n_cells, n_arms, n_blocks,
-		.arm_in = arena_calloc(&arena, arms, sizeof(bool)),
-		.block_in = arena_calloc(&arena, blocks, sizeof(bool)),
-		.matrix = arena_calloc(&arena, arms * arms, sizeof(double)),
-		.rhs = arena_calloc(&arena, arms, sizeof(double)),
-		.block_sum = arena_calloc(&arena, blocks, sizeof(double)),
+	struct layout layout = {cells, n_cells, n_arms, n_blocks, .arm_in = arena_calloc(&arena, arms, sizeof(bool)),
+		.block_in = arena_calloc(&arena, blocks, sizeof(bool)), .matrix = arena_calloc(&arena, arms * arms, sizeof(double)),
+		.rhs = arena_calloc(&arena, arms, sizeof(double)), .block_sum = arena_calloc(&arena, blocks, sizeof(double)),
 		.block_count = arena_calloc(&arena, blocks, sizeof(int))};
 	out->n_arms = n_arms;
 	out->effect = mem_calloc(arms, sizeof *out->effect);

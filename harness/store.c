@@ -1,4 +1,5 @@
-/* Opening the results database, keeping what is measured, and reading it back for verdicts. Queries for people are in store_query.c. */
+/* Opening the results database, keeping what is measured, and reading it back for verdicts. Queries for people are in
+ * store_query.c. */
 #include "harness/store.h"
 
 #include <math.h>
@@ -38,8 +39,10 @@ static enum status find_resumable(struct store *store, const struct experiment *
 {
 	struct sql_statement *statement = NULL;
 	enum status status = sql_prepare(store->sql,
-		"SELECT e.experiment_id FROM experiment e JOIN machine ma USING (machine_id) JOIN build b USING (build_id) JOIN model mo USING (model_id)"
-		" WHERE e.imported = 0 AND e.hash = ? AND ma.hash = ? AND b.hash = ? AND mo.hash = ? ORDER BY e.experiment_id DESC LIMIT 1",
+		"SELECT e.experiment_id FROM experiment e JOIN machine ma USING (machine_id) JOIN build b USING (build_id) JOIN "
+		"model mo USING (model_id)"
+		" WHERE e.imported = 0 AND e.hash = ? AND ma.hash = ? AND b.hash = ? AND mo.hash = ? ORDER BY e.experiment_id DESC "
+		"LIMIT 1",
 		&statement, err);
 	*found = false;
 	if (!status) {
@@ -56,7 +59,8 @@ static enum status find_resumable(struct store *store, const struct experiment *
 }
 
 enum status store_begin_experiment(struct store *store, const struct experiment *experiment, const struct machine_facts *machine,
-	const struct build_facts *build, const char *model_name, const char *model_hash, bool resume, int64_t *experiment_id, bool *resumed, struct err *err)
+	const struct build_facts *build, const char *model_name, const char *model_hash, bool resume, int64_t *experiment_id,
+	bool *resumed, struct err *err)
 {
 	*resumed = false;
 	enum status status = sql_begin(store->sql, err);
@@ -81,14 +85,15 @@ enum status store_save_launch(struct store *store, int64_t experiment_id, const 
 	if (!status)
 		status = sql_end(store->sql, store_insert_launch(store, experiment_id, row, err), err);
 	json_free(row);
-	return status ? err_add(err, "saving the launch of %s in block %d", experiment->arms[launch->arm].name, launch->block) : STATUS_OK;
+	return status ? err_add(err, "saving the launch of %s in block %d", experiment->arms[launch->arm].name, launch->block)
+		      : STATUS_OK;
 }
 
 static enum status mark_finished(struct store *store, int64_t experiment_id, int64_t now_ns, struct err *err)
 {
 	struct sql_statement *statement = NULL;
-	enum status status = sql_prepare(store->sql, "UPDATE experiment SET finished_utc_ns = ? WHERE experiment_id = ? AND finished_utc_ns IS NULL",
-		&statement, err);
+	enum status status = sql_prepare(store->sql,
+		"UPDATE experiment SET finished_utc_ns = ? WHERE experiment_id = ? AND finished_utc_ns IS NULL", &statement, err);
 	if (!status) {
 		sql_bind_int(statement, now_ns);
 		sql_bind_int(statement, experiment_id);
@@ -183,7 +188,8 @@ static enum status load_runs(struct sql_statement *runs, int64_t launch_id, cons
 
 static void read_cell(struct sql_statement *launches, struct launch_cell *cell)
 {
-	*cell = (struct launch_cell){.arm = (int)sql_int(launches, 1), .block = (int)sql_int(launches, 2), .attempt = (int)sql_int(launches, 3)};
+	*cell = (struct launch_cell){
+		.arm = (int)sql_int(launches, 1), .block = (int)sql_int(launches, 2), .attempt = (int)sql_int(launches, 3)};
 	if (!failure_from_name(sql_text(launches, 4), &cell->failure))
 		cell->failure = FAILURE_GUARD; /* a class that a newer program knows */
 	snprintf(cell->reason, sizeof cell->reason, "%s", sql_is_null(launches, 5) ? "" : sql_text(launches, 5));
@@ -211,13 +217,15 @@ static enum status load_each(struct sql_statement *launches, struct sql_statemen
 	return status;
 }
 
-enum status store_load_cells(struct store *store, int64_t experiment_id, const struct experiment *experiment, struct launch_cells *out, struct err *err)
+enum status store_load_cells(
+	struct store *store, int64_t experiment_id, const struct experiment *experiment, struct launch_cells *out, struct err *err)
 {
 	struct sql_statement *launches = NULL, *runs = NULL;
 	*out = (struct launch_cells){0};
 	enum status status = sql_prepare(store->sql,
 		"SELECT launch_id, arm, block, max(attempt), failure, reason, machine_dirty, fingerprint FROM launch"
-		" WHERE experiment_id = ? GROUP BY block, arm ORDER BY block, position", &launches, err);
+		" WHERE experiment_id = ? GROUP BY block, arm ORDER BY block, position",
+		&launches, err);
 	if (!status)
 		status = prepare_runs(store, &experiment->rules, &runs, err);
 	if (!status) {
@@ -239,15 +247,17 @@ void launch_cells_release(struct launch_cells *cells)
 	*cells = (struct launch_cells){0};
 }
 
-enum status store_aa_effects(struct store *store, const char *machine_hash, const char *workload_hash, int blocks,
-	double *effects, size_t effects_max, size_t *count, struct err *err)
+enum status store_aa_effects(struct store *store, const char *machine_hash, const char *workload_hash, int blocks, double *effects,
+	size_t effects_max, size_t *count, struct err *err)
 {
 	struct sql_statement *statement = NULL;
 	bool row = true;
 	*count = 0;
 	enum status status = sql_prepare(store->sql,
-		"SELECT effect_pct FROM verdict_rows WHERE arm_kind = 'aa_twin' AND machine_hash = ? AND workload_hash = ? AND blocks = ?"
-		" AND effect_pct IS NOT NULL ORDER BY time_utc_ns DESC LIMIT ?", &statement, err);
+		"SELECT effect_pct FROM verdict_rows WHERE arm_kind = 'aa_twin' AND machine_hash = ? AND workload_hash = ? AND "
+		"blocks = ?"
+		" AND effect_pct IS NOT NULL ORDER BY time_utc_ns DESC LIMIT ?",
+		&statement, err);
 	if (!status) {
 		sql_bind_text(statement, machine_hash);
 		sql_bind_text(statement, workload_hash);
@@ -267,8 +277,9 @@ enum status store_launch_seconds(struct store *store, const char *experiment_has
 {
 	struct sql_statement *statement = NULL;
 	bool row = false;
-	enum status status = sql_prepare(store->sql, "SELECT avg(l.total_ns) / 1e9 FROM launch l JOIN experiment e USING (experiment_id) WHERE e.hash = ?",
-		&statement, err);
+	enum status status = sql_prepare(store->sql,
+		"SELECT avg(l.total_ns) / 1e9 FROM launch l JOIN experiment e USING (experiment_id) WHERE e.hash = ?", &statement,
+		err);
 	if (!status) {
 		sql_bind_text(statement, experiment_hash);
 		status = sql_step(statement, &row, err);

@@ -6,8 +6,8 @@
 #include "base/clock.h"
 
 /* Id of the row of a table of hashed things, inserted first where it is new. insert and find take the same parameters. */
-static enum status find_or_insert(struct store *store, const char *insert, const char *find, const struct json *const *values, size_t n_insert,
-	size_t n_find, int64_t *id, struct err *err)
+static enum status find_or_insert(struct store *store, const char *insert, const char *find, const struct json *const *values,
+	size_t n_insert, size_t n_find, int64_t *id, struct err *err)
 {
 	struct sql_statement *statement = NULL;
 	bool row = false;
@@ -98,9 +98,11 @@ static enum status take_evidence_id(struct store *store, const char *kind, int64
 	return status;
 }
 
-enum status store_insert_head(struct store *store, const struct json *record, bool imported, int64_t *experiment_id, struct err *err)
+enum status store_insert_head(
+	struct store *store, const struct json *record, bool imported, int64_t *experiment_id, struct err *err)
 {
-	const struct json *experiment = json_get(record, "experiment"), *arms = json_get(record, "arms"), *workloads = json_get(record, "workloads");
+	const struct json *experiment = json_get(record, "experiment"), *arms = json_get(record, "arms"),
+			  *workloads = json_get(record, "workloads");
 	int64_t machine_id = 0, build_id = 0, model_id = 0;
 	enum status status = put_machine(store, json_get(record, "machine"), &machine_id, err);
 	if (!status)
@@ -127,8 +129,8 @@ enum status store_insert_head(struct store *store, const struct json *record, bo
 }
 
 /* Inserts child rows after setting their foreign key; their own ids go to ids where it is not NULL. */
-static enum status insert_with_parent(struct store *store, const char *table, const char *const *columns, const char *parent, int64_t parent_id,
-	const struct json *object, int64_t *id, struct err *err)
+static enum status insert_with_parent(struct store *store, const char *table, const char *const *columns, const char *parent,
+	int64_t parent_id, const struct json *object, int64_t *id, struct err *err)
 {
 	struct json *row = json_kind_of(object) == JSON_KIND_OBJECT ? json_clone(object) : json_new_object();
 	json_set(row, parent, json_new_integer(parent_id));
@@ -141,25 +143,29 @@ enum status store_insert_launch(struct store *store, int64_t experiment_id, cons
 {
 	const struct json *runs = json_get(launch, "runs");
 	int64_t launch_id = 0;
-	enum status status = insert_with_parent(store, "launch", rows_launch, "experiment_id", experiment_id, launch, &launch_id, err);
+	enum status status =
+		insert_with_parent(store, "launch", rows_launch, "experiment_id", experiment_id, launch, &launch_id, err);
 	for (size_t i = 0; i < json_count(runs) && !status; i++) {
 		const struct json *requests = json_get(json_at(runs, i), "requests");
 		int64_t run_id = 0;
 		status = insert_with_parent(store, "run", rows_run, "launch_id", launch_id, json_at(runs, i), &run_id, err);
 		for (size_t k = 0; k < json_count(requests) && !status; k++)
-			status = insert_with_parent(store, "request", rows_request, "run_id", run_id, json_at(requests, k), NULL, err);
+			status = insert_with_parent(
+				store, "request", rows_request, "run_id", run_id, json_at(requests, k), NULL, err);
 	}
 	return status;
 }
 
 /* Id of the verdict of this arm and workload, 0 when there is none. *same: it says what the new one says. */
-static enum status find_verdict(struct store *store, int64_t experiment_id, const struct json *verdict, int64_t *id, bool *same, struct err *err)
+static enum status find_verdict(
+	struct store *store, int64_t experiment_id, const struct json *verdict, int64_t *id, bool *same, struct err *err)
 {
 	struct sql_statement *statement = NULL;
 	bool row = false;
 	enum status status = sql_prepare(store->sql,
 		"SELECT verdict_id, verdict IS ? AND reason IS ? AND effect_pct IS ? AND launches IS ? FROM verdict"
-		" WHERE experiment_id = ? AND arm = ? AND workload = ?", &statement, err);
+		" WHERE experiment_id = ? AND arm = ? AND workload = ?",
+		&statement, err);
 	if (status)
 		return status;
 	sql_bind_json(statement, json_get(verdict, "verdict"));

@@ -11,7 +11,8 @@ struct store {
 };
 
 /* Inserts the head of a record (see store_rows.h) with its machine, build, model, configurations and workloads. */
-enum status store_insert_head(struct store *store, const struct json *record, bool imported, int64_t *experiment_id, struct err *err);
+enum status store_insert_head(
+	struct store *store, const struct json *record, bool imported, int64_t *experiment_id, struct err *err);
 
 /* Inserts a launch row with its runs and requests. */
 enum status store_insert_launch(struct store *store, int64_t experiment_id, const struct json *launch, struct err *err);

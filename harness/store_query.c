@@ -57,8 +57,8 @@ static struct json *engine_name(const struct json *source)
 static struct json *contract_row(const struct json *source)
 {
 	static const char *const places[] = {"model", "machine", "workload", "metric", NULL};
-	static const char *const answers[] = {"verdict", "reason", "effect_pct", "ci_low_pct", "ci_high_pct", "p_adjusted", "launches", "blocks",
-		"min_effect_pct", "evidence_id", NULL};
+	static const char *const answers[] = {"verdict", "reason", "effect_pct", "ci_low_pct", "ci_high_pct", "p_adjusted",
+		"launches", "blocks", "min_effect_pct", "evidence_id", NULL};
 	static const char *const heads[] = {"experiment_id", "experiment", NULL};
 	char time[CLOCK_UTC_BYTES];
 	struct json *row = json_new_object();
@@ -99,7 +99,8 @@ static void add_filters(const struct history_filters *filters, struct text *text
 
 static void bind_filters(const struct history_filters *filters, struct sql_statement *statement)
 {
-	const char *const texts[] = {filters->experiment, filters->knob, filters->value, filters->model, filters->machine, filters->verdict};
+	const char *const texts[] = {
+		filters->experiment, filters->knob, filters->value, filters->model, filters->machine, filters->verdict};
 	for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
 		if (texts[i])
 			sql_bind_text(statement, texts[i]);
@@ -186,13 +187,14 @@ static int64_t take_id(struct json *row, const char *key)
 
 static enum status add_runs(struct store *store, struct json *launch, struct err *err)
 {
-	enum status status = add_all(store, launch, "runs", "SELECT * FROM run WHERE launch_id = ? ORDER BY workload, warmup DESC, idx",
-		take_id(launch, "launch_id"), err);
+	enum status status = add_all(store, launch, "runs",
+		"SELECT * FROM run WHERE launch_id = ? ORDER BY workload, warmup DESC, idx", take_id(launch, "launch_id"), err);
 	const struct json *runs = json_get(launch, "runs");
 	for (size_t i = 0; i < json_count(runs) && !status; i++) {
 		struct json *run = json_at(runs, i);
 		json_remove(run, "launch_id");
-		status = add_all(store, run, "requests", "SELECT * FROM request WHERE run_id = ? ORDER BY idx", take_id(run, "run_id"), err);
+		status = add_all(
+			store, run, "requests", "SELECT * FROM request WHERE run_id = ? ORDER BY idx", take_id(run, "run_id"), err);
 		const struct json *requests = json_get(run, "requests");
 		for (size_t k = 0; k < json_count(requests); k++) {
 			json_remove(json_at(requests, k), "run_id");
@@ -204,14 +206,16 @@ static enum status add_runs(struct store *store, struct json *launch, struct err
 
 static enum status add_evidence(struct store *store, struct json *record, int64_t id, struct err *err)
 {
-	enum status status = add_all(store, record, "launches", "SELECT * FROM launch WHERE experiment_id = ? ORDER BY block, position, attempt", id, err);
+	enum status status = add_all(store, record, "launches",
+		"SELECT * FROM launch WHERE experiment_id = ? ORDER BY block, position, attempt", id, err);
 	const struct json *launches = json_get(record, "launches");
 	for (size_t i = 0; i < json_count(launches) && !status; i++) {
 		json_remove(json_at(launches, i), "experiment_id");
 		status = add_runs(store, json_at(launches, i), err);
 	}
 	if (!status)
-		status = add_all(store, record, "verdicts", "SELECT * FROM verdict WHERE experiment_id = ? ORDER BY workload, arm", id, err);
+		status = add_all(
+			store, record, "verdicts", "SELECT * FROM verdict WHERE experiment_id = ? ORDER BY workload, arm", id, err);
 	const struct json *verdicts = json_get(record, "verdicts");
 	for (size_t i = 0; i < json_count(verdicts); i++) {
 		json_remove(json_at(verdicts, i), "experiment_id");
@@ -222,16 +226,31 @@ static enum status add_evidence(struct store *store, struct json *record, int64_
 
 static enum status add_head(struct store *store, struct json *record, int64_t id, struct err *err)
 {
-	static const struct { const char *key, *text; bool many; } parts[] = {
-		{"experiment", "SELECT name, hash, protocol_hash, document, hypothesis, adapter, metric, quick, tags, started_utc_ns, finished_utc_ns"
-			       " FROM experiment WHERE experiment_id = ?", false},
-		{"machine", "SELECT m.hash, m.name, m.facts FROM machine m JOIN experiment USING (machine_id) WHERE experiment_id = ?", false},
-		{"build", "SELECT b.hash, b.program, b.version FROM build b JOIN experiment USING (build_id) WHERE experiment_id = ?", false},
+	static const struct {
+		const char *key, *text;
+		bool many;
+	} parts[] = {
+		{"experiment",
+			"SELECT name, hash, protocol_hash, document, hypothesis, adapter, metric, quick, tags, started_utc_ns, "
+			"finished_utc_ns"
+			" FROM experiment WHERE experiment_id = ?",
+			false},
+		{"machine",
+			"SELECT m.hash, m.name, m.facts FROM machine m JOIN experiment USING (machine_id) WHERE experiment_id = ?",
+			false},
+		{"build",
+			"SELECT b.hash, b.program, b.version FROM build b JOIN experiment USING (build_id) WHERE experiment_id = ?",
+			false},
 		{"model", "SELECT m.hash, m.name FROM model m JOIN experiment USING (model_id) WHERE experiment_id = ?", false},
-		{"arms", "SELECT arm, kind, name, hash AS config_hash, settings, changed FROM arm JOIN config USING (config_id) WHERE experiment_id = ?"
-			 " ORDER BY arm", true},
-		{"workloads", "SELECT workload, name, hash, document FROM experiment_workload JOIN workload USING (workload_id)"
-			      " WHERE experiment_id = ? ORDER BY workload", true},
+		{"arms",
+			"SELECT arm, kind, name, hash AS config_hash, settings, changed FROM arm JOIN config USING (config_id) "
+			"WHERE experiment_id = ?"
+			" ORDER BY arm",
+			true},
+		{"workloads",
+			"SELECT workload, name, hash, document FROM experiment_workload JOIN workload USING (workload_id)"
+			" WHERE experiment_id = ? ORDER BY workload",
+			true},
 	};
 	enum status status = STATUS_OK;
 	json_set(record, "schema", json_new_string(RECORD_SCHEMA));
@@ -333,7 +352,9 @@ static enum status is_known(struct store *store, const struct json *record, bool
 	struct sql_statement *statement = NULL;
 	*known = false;
 	enum status status = sql_prepare(store->sql,
-		"SELECT 1 FROM experiment e JOIN machine m USING (machine_id) WHERE e.hash = ? AND m.hash = ? AND e.started_utc_ns = ?", &statement, err);
+		"SELECT 1 FROM experiment e JOIN machine m USING (machine_id) WHERE e.hash = ? AND m.hash = ? AND e.started_utc_ns "
+		"= ?",
+		&statement, err);
 	if (!status) {
 		sql_bind_json(statement, json_get(experiment, "hash"));
 		sql_bind_json(statement, json_get(json_get(record, "machine"), "hash"));

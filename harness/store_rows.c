@@ -4,29 +4,32 @@
 #include <math.h>
 #include <string.h>
 
-const char *const rows_experiment[] = {"experiment_id", "name", "hash", "protocol_hash", "document", "hypothesis", "adapter", "metric",
-	"quick", "tags", "machine_id", "build_id", "model_id", "started_utc_ns", "finished_utc_ns", "imported", NULL};
+const char *const rows_experiment[] = {"experiment_id", "name", "hash", "protocol_hash", "document", "hypothesis", "adapter",
+	"metric", "quick", "tags", "machine_id", "build_id", "model_id", "started_utc_ns", "finished_utc_ns", "imported", NULL};
 
-const char *const rows_launch[] = {"experiment_id", "arm", "block", "attempt", "position", "failure", "reason", "phase", "machine_dirty",
-	"exit_code", "exit_signal", "started_utc_ns", "spawn_to_ready_ns", "total_ns", "peak_memory_bytes", "log_tail", "command",
-	"effective_config", "probes", "fingerprint", NULL};
+const char *const rows_launch[] = {"experiment_id", "arm", "block", "attempt", "position", "failure", "reason", "phase",
+	"machine_dirty", "exit_code", "exit_signal", "started_utc_ns", "spawn_to_ready_ns", "total_ns", "peak_memory_bytes",
+	"log_tail", "command", "effective_config", "probes", "fingerprint", NULL};
 
-const char *const rows_run[] = {"launch_id", "workload", "idx", "warmup", "voided", "void_reason", "duration_ns", "output_tps", "steady_tps",
-	"request_tps_mean", "ttft_ms_p50", "ttft_ms_p90", "tpot_ms_p50", "tpot_ms_p90", "itl_ms_p50", "itl_ms_p99", "e2e_ms_p50", "e2e_ms_p90",
-	"completed_frac", "cached_frac", "accept_frac", "prompt_tokens", "output_tokens", "nulls", NULL};
+const char *const rows_run[] = {"launch_id", "workload", "idx", "warmup", "voided", "void_reason", "duration_ns", "output_tps",
+	"steady_tps", "request_tps_mean", "ttft_ms_p50", "ttft_ms_p90", "tpot_ms_p50", "tpot_ms_p90", "itl_ms_p50", "itl_ms_p99",
+	"e2e_ms_p50", "e2e_ms_p90", "completed_frac", "cached_frac", "accept_frac", "prompt_tokens", "output_tokens", "nulls",
+	NULL};
 
-const char *const rows_request[] = {"run_id", "idx", "ok", "http_status", "flags", "error", "text", "finish_reason", "prompt_tokens",
-	"completion_tokens", "cached_tokens", "drafted", "accepted", "sent_ns", "first_token_ns", "last_token_ns", "end_ns", "events", NULL};
+const char *const rows_request[] = {"run_id", "idx", "ok", "http_status", "flags", "error", "text", "finish_reason",
+	"prompt_tokens", "completion_tokens", "cached_tokens", "drafted", "accepted", "sent_ns", "first_token_ns", "last_token_ns",
+	"end_ns", "events", NULL};
 
-const char *const rows_verdict[] = {"verdict_id", "experiment_id", "arm", "workload", "verdict", "reason", "baseline_metric", "arm_metric",
-	"effect_pct", "ci_low_pct", "ci_high_pct", "p", "p_adjusted", "launches", "blocks", "min_effect_pct", "needed_blocks", "std_error_pct",
-	"df", "level", "method", "time_utc_ns", NULL};
+const char *const rows_verdict[] = {"verdict_id", "experiment_id", "arm", "workload", "verdict", "reason", "baseline_metric",
+	"arm_metric", "effect_pct", "ci_low_pct", "ci_high_pct", "p", "p_adjusted", "launches", "blocks", "min_effect_pct",
+	"needed_blocks", "std_error_pct", "df", "level", "method", "time_utc_ns", NULL};
 
-const char *const rows_json_columns[] = {"document", "facts", "settings", "changed", "tags", "command", "effective_config", "probes",
-	"fingerprint", "nulls", "events", NULL};
+const char *const rows_json_columns[] = {"document", "facts", "settings", "changed", "tags", "command", "effective_config",
+	"probes", "fingerprint", "nulls", "events", NULL};
 
 const char *const rows_metrics[] = {"output_tps", "steady_tps", "request_tps_mean", "ttft_ms_p50", "ttft_ms_p90", "tpot_ms_p50",
-	"tpot_ms_p90", "itl_ms_p50", "itl_ms_p99", "e2e_ms_p50", "e2e_ms_p90", "completed_frac", "cached_frac", "accept_frac", NULL};
+	"tpot_ms_p90", "itl_ms_p50", "itl_ms_p99", "e2e_ms_p50", "e2e_ms_p90", "completed_frac", "cached_frac", "accept_frac",
+	NULL};
 
 static void set_text(struct json *row, const char *key, const char *value)
 {
@@ -134,7 +137,8 @@ static void set_machine_name(struct json *row, const struct machine_facts *machi
 struct json *record_head(const struct experiment *experiment, const struct machine_facts *machine, const struct build_facts *build,
 	const char *model_name, const char *model_hash, int64_t started_utc_ns)
 {
-	struct json *record = json_new_object(), *machine_row = json_new_object(), *build_row = json_new_object(), *model_row = json_new_object();
+	struct json *record = json_new_object(), *machine_row = json_new_object(), *build_row = json_new_object(),
+		    *model_row = json_new_object();
 	struct json *arms = json_new_array(), *workloads = json_new_array();
 	set_text(machine_row, "hash", machine->hash);
 	set_machine_name(machine_row, machine);
@@ -251,9 +255,11 @@ struct json *launch_row(const struct experiment *experiment, const struct launch
 	set_known(row, "exit_code", launch->exit_code);
 	set_known(row, "exit_signal", launch->exit_signal);
 	set_int(row, "started_utc_ns", launch->started_utc_ns);
-	json_set(row, "spawn_to_ready_ns", launch->spawn_to_ready_ns ? json_new_integer(launch->spawn_to_ready_ns) : json_new_null());
+	json_set(row, "spawn_to_ready_ns",
+		launch->spawn_to_ready_ns ? json_new_integer(launch->spawn_to_ready_ns) : json_new_null());
 	set_int(row, "total_ns", launch->total_ns);
-	json_set(row, "peak_memory_bytes", launch->peak_memory_bytes ? json_new_integer((int64_t)launch->peak_memory_bytes) : json_new_null());
+	json_set(row, "peak_memory_bytes",
+		launch->peak_memory_bytes ? json_new_integer((int64_t)launch->peak_memory_bytes) : json_new_null());
 	set_text(row, "log_tail", launch->log_tail);
 	set_json_text(row, "command", launch->command);
 	set_json(row, "effective_config", launch->effective_config);

@@ -6,12 +6,13 @@
 /* Version 1.
  *
  * machine, build, model, workload and config are identified by content hashes; an experiment is one run of one file on one machine.
- * Evidence hangs below it: launch (one start of the engine), run, request. Times of day are UTC nanoseconds since 1970; times inside a
- * run are nanoseconds since it began. A number that was not finite is NULL, and run.nulls says which and why.
+ * Evidence hangs below it: launch (one start of the engine), run, request. Times of day are UTC nanoseconds since 1970; times
+ * inside a run are nanoseconds since it began. A number that was not finite is NULL, and run.nulls says which and why.
  *
  * Experiments and verdicts share one space of numbers (evidence), so that `verdict show 12` has one meaning. */
 static const char version_1[] =
-	"CREATE TABLE evidence (evidence_id INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL CHECK (kind IN ('experiment', 'verdict'))) STRICT;"
+	"CREATE TABLE evidence (evidence_id INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL CHECK (kind IN ('experiment', "
+	"'verdict'))) STRICT;"
 	"CREATE TABLE machine (machine_id INTEGER PRIMARY KEY, hash TEXT NOT NULL UNIQUE, name TEXT NOT NULL, facts TEXT) STRICT;"
 	"CREATE TABLE build (build_id INTEGER PRIMARY KEY, hash TEXT NOT NULL UNIQUE, program TEXT, version TEXT,"
 	"  first_seen_utc_ns INTEGER NOT NULL) STRICT;"
@@ -20,41 +21,57 @@ static const char version_1[] =
 	"CREATE TABLE config (config_id INTEGER PRIMARY KEY, hash TEXT NOT NULL UNIQUE, settings TEXT NOT NULL) STRICT;"
 	"CREATE TABLE experiment ("
 	"  experiment_id INTEGER PRIMARY KEY REFERENCES evidence (evidence_id),"
-	"  name TEXT NOT NULL, hash TEXT NOT NULL, protocol_hash TEXT NOT NULL, document TEXT NOT NULL, hypothesis TEXT, adapter TEXT NOT NULL,"
+	"  name TEXT NOT NULL, hash TEXT NOT NULL, protocol_hash TEXT NOT NULL, document TEXT NOT NULL, hypothesis TEXT, adapter "
+	"TEXT NOT NULL,"
 	"  metric TEXT NOT NULL, quick INTEGER NOT NULL CHECK (quick IN (0, 1)), tags TEXT,"
 	"  machine_id INTEGER NOT NULL REFERENCES machine (machine_id), build_id INTEGER NOT NULL REFERENCES build (build_id),"
 	"  model_id INTEGER NOT NULL REFERENCES model (model_id),"
 	"  started_utc_ns INTEGER NOT NULL, finished_utc_ns INTEGER, imported INTEGER NOT NULL CHECK (imported IN (0, 1)),"
 	"  UNIQUE (hash, machine_id, started_utc_ns)) STRICT;" /* so that importing a record twice adds nothing */
 	"CREATE INDEX experiment_by_hash ON experiment (hash, machine_id, build_id, model_id);"
-	"CREATE TABLE arm (experiment_id INTEGER NOT NULL REFERENCES experiment (experiment_id), arm INTEGER NOT NULL, kind TEXT NOT NULL"
-	"  CHECK (kind IN ('baseline', 'aa_twin', 'candidate')), name TEXT NOT NULL, config_id INTEGER NOT NULL REFERENCES config (config_id),"
+	"CREATE TABLE arm (experiment_id INTEGER NOT NULL REFERENCES experiment (experiment_id), arm INTEGER NOT NULL, kind TEXT "
+	"NOT NULL"
+	"  CHECK (kind IN ('baseline', 'aa_twin', 'candidate')), name TEXT NOT NULL, config_id INTEGER NOT NULL REFERENCES config "
+	"(config_id),"
 	"  changed TEXT NOT NULL," /* [{"knob", "value", "baseline"}] */
 	"  PRIMARY KEY (experiment_id, arm)) STRICT;"
-	"CREATE TABLE experiment_workload (experiment_id INTEGER NOT NULL REFERENCES experiment (experiment_id), workload INTEGER NOT NULL,"
-	"  name TEXT NOT NULL, workload_id INTEGER NOT NULL REFERENCES workload (workload_id), PRIMARY KEY (experiment_id, workload)) STRICT;"
-	"CREATE TABLE launch (launch_id INTEGER PRIMARY KEY, experiment_id INTEGER NOT NULL, arm INTEGER NOT NULL, block INTEGER NOT NULL"
+	"CREATE TABLE experiment_workload (experiment_id INTEGER NOT NULL REFERENCES experiment (experiment_id), workload INTEGER "
+	"NOT NULL,"
+	"  name TEXT NOT NULL, workload_id INTEGER NOT NULL REFERENCES workload (workload_id), PRIMARY KEY (experiment_id, "
+	"workload)) STRICT;"
+	"CREATE TABLE launch (launch_id INTEGER PRIMARY KEY, experiment_id INTEGER NOT NULL, arm INTEGER NOT NULL, block INTEGER "
+	"NOT NULL"
 	"  CHECK (block >= 0), attempt INTEGER NOT NULL CHECK (attempt >= 0), position INTEGER, failure TEXT NOT NULL, reason TEXT,"
 	"  phase TEXT, machine_dirty INTEGER NOT NULL, exit_code INTEGER, exit_signal INTEGER, started_utc_ns INTEGER NOT NULL,"
-	"  spawn_to_ready_ns INTEGER, total_ns INTEGER, peak_memory_bytes INTEGER, log_tail TEXT, command TEXT, effective_config TEXT,"
+	"  spawn_to_ready_ns INTEGER, total_ns INTEGER, peak_memory_bytes INTEGER, log_tail TEXT, command TEXT, effective_config "
+	"TEXT,"
 	"  probes TEXT, fingerprint TEXT,"
 	"  UNIQUE (experiment_id, block, arm, attempt),"
 	"  FOREIGN KEY (experiment_id, arm) REFERENCES arm (experiment_id, arm)) STRICT;"
-	"CREATE TABLE run (run_id INTEGER PRIMARY KEY, launch_id INTEGER NOT NULL REFERENCES launch (launch_id), workload INTEGER NOT NULL,"
+	"CREATE TABLE run (run_id INTEGER PRIMARY KEY, launch_id INTEGER NOT NULL REFERENCES launch (launch_id), workload INTEGER "
+	"NOT NULL,"
 	"  idx INTEGER NOT NULL, warmup INTEGER NOT NULL, voided INTEGER NOT NULL, void_reason TEXT, duration_ns INTEGER,"
-	"  output_tps REAL, steady_tps REAL, request_tps_mean REAL, ttft_ms_p50 REAL, ttft_ms_p90 REAL, tpot_ms_p50 REAL, tpot_ms_p90 REAL,"
-	"  itl_ms_p50 REAL, itl_ms_p99 REAL, e2e_ms_p50 REAL, e2e_ms_p90 REAL, completed_frac REAL, cached_frac REAL, accept_frac REAL,"
+	"  output_tps REAL, steady_tps REAL, request_tps_mean REAL, ttft_ms_p50 REAL, ttft_ms_p90 REAL, tpot_ms_p50 REAL, "
+	"tpot_ms_p90 REAL,"
+	"  itl_ms_p50 REAL, itl_ms_p99 REAL, e2e_ms_p50 REAL, e2e_ms_p90 REAL, completed_frac REAL, cached_frac REAL, accept_frac "
+	"REAL,"
 	"  prompt_tokens INTEGER, output_tokens INTEGER, nulls TEXT,"
 	"  UNIQUE (launch_id, workload, warmup, idx)) STRICT;"
-	"CREATE TABLE request (request_id INTEGER PRIMARY KEY, run_id INTEGER NOT NULL REFERENCES run (run_id), idx INTEGER NOT NULL,"
-	"  ok INTEGER NOT NULL, http_status INTEGER, flags INTEGER NOT NULL, error TEXT, text TEXT, finish_reason TEXT, prompt_tokens INTEGER,"
-	"  completion_tokens INTEGER, cached_tokens INTEGER, drafted INTEGER, accepted INTEGER, sent_ns INTEGER, first_token_ns INTEGER,"
+	"CREATE TABLE request (request_id INTEGER PRIMARY KEY, run_id INTEGER NOT NULL REFERENCES run (run_id), idx INTEGER NOT "
+	"NULL,"
+	"  ok INTEGER NOT NULL, http_status INTEGER, flags INTEGER NOT NULL, error TEXT, text TEXT, finish_reason TEXT, "
+	"prompt_tokens INTEGER,"
+	"  completion_tokens INTEGER, cached_tokens INTEGER, drafted INTEGER, accepted INTEGER, sent_ns INTEGER, first_token_ns "
+	"INTEGER,"
 	"  last_token_ns INTEGER, end_ns INTEGER, events TEXT," /* [[ns, tokens so far], …] */
 	"  UNIQUE (run_id, idx)) STRICT;"
 	"CREATE TABLE verdict (verdict_id INTEGER PRIMARY KEY REFERENCES evidence (evidence_id), experiment_id INTEGER NOT NULL,"
-	"  arm INTEGER NOT NULL, workload INTEGER NOT NULL, verdict TEXT NOT NULL CHECK (verdict IN ('helped', 'hurt', 'neutral', 'failed', 'void')),"
-	"  reason TEXT, baseline_metric REAL, arm_metric REAL, effect_pct REAL, ci_low_pct REAL, ci_high_pct REAL, p REAL, p_adjusted REAL,"
-	"  launches INTEGER NOT NULL, blocks INTEGER NOT NULL, min_effect_pct REAL, needed_blocks REAL, std_error_pct REAL, df REAL, level REAL,"
+	"  arm INTEGER NOT NULL, workload INTEGER NOT NULL, verdict TEXT NOT NULL CHECK (verdict IN ('helped', 'hurt', 'neutral', "
+	"'failed', 'void')),"
+	"  reason TEXT, baseline_metric REAL, arm_metric REAL, effect_pct REAL, ci_low_pct REAL, ci_high_pct REAL, p REAL, "
+	"p_adjusted REAL,"
+	"  launches INTEGER NOT NULL, blocks INTEGER NOT NULL, min_effect_pct REAL, needed_blocks REAL, std_error_pct REAL, df "
+	"REAL, level REAL,"
 	"  method TEXT, time_utc_ns INTEGER NOT NULL,"
 	"  UNIQUE (experiment_id, arm, workload),"
 	"  FOREIGN KEY (experiment_id, arm) REFERENCES arm (experiment_id, arm),"
@@ -62,34 +79,47 @@ static const char version_1[] =
 	"CREATE INDEX verdict_by_time ON verdict (time_utc_ns DESC, verdict_id DESC);"
 
 	/* One line for each verdict, with the names of everything. Several changed knobs are joined with '+'. */
-	"CREATE VIEW verdict_rows AS SELECT v.verdict_id AS evidence_id, v.experiment_id, e.name AS experiment, v.time_utc_ns, e.quick,"
-	"  b.program AS engine, b.version AS engine_version, b.hash AS build_hash, mo.name AS model, mo.hash AS model_hash, ma.name AS machine,"
+	"CREATE VIEW verdict_rows AS SELECT v.verdict_id AS evidence_id, v.experiment_id, e.name AS experiment, v.time_utc_ns, "
+	"e.quick,"
+	"  b.program AS engine, b.version AS engine_version, b.hash AS build_hash, mo.name AS model, mo.hash AS model_hash, "
+	"ma.name AS machine,"
 	"  ma.hash AS machine_hash, w.name AS workload, wl.hash AS workload_hash, e.metric, a.name AS arm, a.kind AS arm_kind,"
-	"  CASE a.kind WHEN 'aa_twin' THEN 'aa_twin' ELSE (SELECT group_concat(json_extract(c.value, '$.knob'), '+') FROM json_each(a.changed) c) END AS knob,"
+	"  CASE a.kind WHEN 'aa_twin' THEN 'aa_twin' ELSE (SELECT group_concat(json_extract(c.value, '$.knob'), '+') FROM "
+	"json_each(a.changed) c) END AS knob,"
 	"  (SELECT group_concat(json_extract(c.value, '$.value'), '+') FROM json_each(a.changed) c) AS value,"
-	"  (SELECT group_concat(json_extract(c.value, '$.baseline'), '+') FROM json_each(a.changed) c) AS baseline_value, a.changed,"
-	"  v.verdict, v.reason, v.baseline_metric, v.arm_metric, v.effect_pct, v.ci_low_pct, v.ci_high_pct, v.p, v.p_adjusted, v.launches, v.blocks,"
+	"  (SELECT group_concat(json_extract(c.value, '$.baseline'), '+') FROM json_each(a.changed) c) AS baseline_value, "
+	"a.changed,"
+	"  v.verdict, v.reason, v.baseline_metric, v.arm_metric, v.effect_pct, v.ci_low_pct, v.ci_high_pct, v.p, v.p_adjusted, "
+	"v.launches, v.blocks,"
 	"  v.min_effect_pct, v.needed_blocks, v.std_error_pct, v.df, v.level, v.method"
 	"  FROM verdict v JOIN experiment e USING (experiment_id) JOIN arm a ON a.experiment_id = v.experiment_id AND a.arm = v.arm"
-	"  JOIN experiment_workload w ON w.experiment_id = v.experiment_id AND w.workload = v.workload JOIN workload wl USING (workload_id)"
+	"  JOIN experiment_workload w ON w.experiment_id = v.experiment_id AND w.workload = v.workload JOIN workload wl USING "
+	"(workload_id)"
 	"  JOIN machine ma USING (machine_id) JOIN build b USING (build_id) JOIN model mo USING (model_id);"
 
 	/* How often a setting helped or hurt, for each model and machine: comparisons never cross either. */
-	"CREATE VIEW knob_history AS SELECT knob, value, baseline_value, model, model_hash, machine, machine_hash, workload, metric,"
+	"CREATE VIEW knob_history AS SELECT knob, value, baseline_value, model, model_hash, machine, machine_hash, workload, "
+	"metric,"
 	"  sum(verdict = 'helped') AS helped, sum(verdict = 'hurt') AS hurt, sum(verdict = 'neutral') AS neutral,"
-	"  sum(verdict = 'failed') AS failed, sum(verdict = 'void') AS voided, avg(effect_pct) AS mean_effect_pct, min(effect_pct) AS min_effect,"
+	"  sum(verdict = 'failed') AS failed, sum(verdict = 'void') AS voided, avg(effect_pct) AS mean_effect_pct, min(effect_pct) "
+	"AS min_effect,"
 	"  max(effect_pct) AS max_effect, max(time_utc_ns) AS newest_utc_ns"
 	"  FROM verdict_rows GROUP BY knob, value, baseline_value, model_hash, machine_hash, workload_hash, metric;"
 
 	/* The setting that helped most, for each model, machine, load and metric. A missing number is never the best. */
-	"CREATE VIEW best_known AS SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY model_hash, machine_hash, workload_hash, metric"
-	"  ORDER BY abs(effect_pct) DESC, evidence_id DESC) AS place FROM verdict_rows WHERE verdict = 'helped' AND effect_pct IS NOT NULL)"
+	"CREATE VIEW best_known AS SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY model_hash, machine_hash, "
+	"workload_hash, metric"
+	"  ORDER BY abs(effect_pct) DESC, evidence_id DESC) AS place FROM verdict_rows WHERE verdict = 'helped' AND effect_pct IS "
+	"NOT NULL)"
 	"  WHERE place = 1;"
 
 	/* One line for each launch, with the mean of its measured runs under each workload. */
-	"CREATE VIEW launch_rows AS SELECT l.launch_id, l.experiment_id, e.name AS experiment, l.block, l.position, l.attempt, a.name AS arm,"
-	"  a.kind AS arm_kind, w.name AS workload, l.failure, l.reason, l.started_utc_ns, l.spawn_to_ready_ns, l.total_ns, l.peak_memory_bytes,"
-	"  count(r.run_id) AS runs, avg(r.output_tps) AS output_tps, avg(r.ttft_ms_p50) AS ttft_ms_p50, avg(r.tpot_ms_p50) AS tpot_ms_p50,"
+	"CREATE VIEW launch_rows AS SELECT l.launch_id, l.experiment_id, e.name AS experiment, l.block, l.position, l.attempt, "
+	"a.name AS arm,"
+	"  a.kind AS arm_kind, w.name AS workload, l.failure, l.reason, l.started_utc_ns, l.spawn_to_ready_ns, l.total_ns, "
+	"l.peak_memory_bytes,"
+	"  count(r.run_id) AS runs, avg(r.output_tps) AS output_tps, avg(r.ttft_ms_p50) AS ttft_ms_p50, avg(r.tpot_ms_p50) AS "
+	"tpot_ms_p50,"
 	"  avg(r.accept_frac) AS accept_frac"
 	"  FROM launch l JOIN experiment e USING (experiment_id) JOIN arm a ON a.experiment_id = l.experiment_id AND a.arm = l.arm"
 	"  LEFT JOIN run r ON r.launch_id = l.launch_id AND r.warmup = 0 AND r.voided = 0"
@@ -97,9 +127,12 @@ static const char version_1[] =
 	"  GROUP BY l.launch_id, r.workload;"
 
 	/* Verdicts that a newer build of the same engine on the same machine and model has not confirmed. */
-	"CREATE VIEW stale_verdicts AS SELECT v.* FROM verdict_rows v JOIN build b ON b.hash = v.build_hash WHERE EXISTS (SELECT 1 FROM verdict_rows n"
-	"  JOIN build nb ON nb.hash = n.build_hash WHERE n.engine IS v.engine AND n.machine_hash = v.machine_hash AND n.model_hash = v.model_hash"
-	"  AND nb.first_seen_utc_ns > b.first_seen_utc_ns) AND NOT EXISTS (SELECT 1 FROM verdict_rows n JOIN build nb ON nb.hash = n.build_hash"
+	"CREATE VIEW stale_verdicts AS SELECT v.* FROM verdict_rows v JOIN build b ON b.hash = v.build_hash WHERE EXISTS (SELECT 1 "
+	"FROM verdict_rows n"
+	"  JOIN build nb ON nb.hash = n.build_hash WHERE n.engine IS v.engine AND n.machine_hash = v.machine_hash AND n.model_hash "
+	"= v.model_hash"
+	"  AND nb.first_seen_utc_ns > b.first_seen_utc_ns) AND NOT EXISTS (SELECT 1 FROM verdict_rows n JOIN build nb ON nb.hash = "
+	"n.build_hash"
 	"  WHERE n.knob = v.knob AND n.value IS v.value AND n.machine_hash = v.machine_hash AND n.model_hash = v.model_hash"
 	"  AND n.workload_hash = v.workload_hash AND nb.first_seen_utc_ns > b.first_seen_utc_ns);";
 
@@ -129,7 +162,8 @@ static enum status migrate_once(struct sql *sql, const char *const *migrations, 
 	if (!status)
 		status = read_number(sql, "SELECT count(*) FROM sqlite_master", &tables, err);
 	if (!status && version > count)
-		status = err_set(err, STATUS_INPUT, "the database has version %lld, this program knows versions up to %d: use a newer program",
+		status = err_set(err, STATUS_INPUT,
+			"the database has version %lld, this program knows versions up to %d: use a newer program",
 			(long long)version, count);
 	if (!status && version == 0 && tables)
 		status = err_set(err, STATUS_INPUT, "the file is a database of another program");

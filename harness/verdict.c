@@ -7,9 +7,9 @@
 
 #include "harness/compare.h"
 
-#define MIN_EFFECT_CAP_PCT 5.0     /* a noisy machine must not hide effects larger than this */
-#define MIN_EFFECT_KNOWN_MIN 20    /* A/A effects before their spread is believed */
-#define VERDICT_BLOCKS_MIN 3       /* a helped or hurt from fewer launches would not be repeated */
+#define MIN_EFFECT_CAP_PCT 5.0 /* a noisy machine must not hide effects larger than this */
+#define MIN_EFFECT_KNOWN_MIN 20 /* A/A effects before their spread is believed */
+#define VERDICT_BLOCKS_MIN 3 /* a helped or hurt from fewer launches would not be repeated */
 #define NEEDED_BLOCKS_SAID_MAX 100 /* beyond it a quieter machine is the better advice */
 #define SCREEN_BLOCKS 2
 #define SCREEN_LOSS_PCT 15.0
@@ -38,7 +38,7 @@ struct judged {
 	bool applies;
 	int cells, failed, voided, good; /* launches of this arm */
 	const struct launch_cell *first_failure;
-	int prompts, prompts_matching;   /* of the fingerprints, over all launches; 0 when none were taken */
+	int prompts, prompts_matching; /* of the fingerprints, over all launches; 0 when none were taken */
 	bool screened;
 	struct comparison comparison;
 	double log_mean; /* of the primary metric over good launches */
@@ -50,9 +50,9 @@ struct judging {
 	int workload;
 	int n_blocks;
 	struct judged *arms; /* [n_arms] */
-	struct comparison *limits[EXPERIMENT_LIMITS_MAX];       /* [n_arms] each */
-	double *limit_p[EXPERIMENT_LIMITS_MAX];                 /* [n_arms] adjusted */
-	double *p_adjusted;                                     /* [n_arms] */
+	struct comparison *limits[EXPERIMENT_LIMITS_MAX]; /* [n_arms] each */
+	double *limit_p[EXPERIMENT_LIMITS_MAX]; /* [n_arms] adjusted */
+	double *p_adjusted; /* [n_arms] */
 	double level, min_effect_pct;
 	struct arena arena;
 };
@@ -275,8 +275,8 @@ static void decide_failed(const struct judging *judging, struct verdict_row *row
 	const struct judged *arm = &judging->arms[row->arm];
 	int launches = arm->cells - arm->voided;
 	if (!arm->failed) {
-		decide(row, VERDICT_FAILED, true, "wrong_output: %d of %d greedy texts differ from the baseline's", arm->prompts - arm->prompts_matching,
-			arm->prompts);
+		decide(row, VERDICT_FAILED, true, "wrong_output: %d of %d greedy texts differ from the baseline's",
+			arm->prompts - arm->prompts_matching, arm->prompts);
 	} else {
 		const char *reason = failure_reason(arm);
 		if (arm->failed < launches)
@@ -318,19 +318,22 @@ static bool is_equivalent(const struct judging *judging, const struct verdict_ro
 	/* Two one-sided tests at the level: the interval of coverage 1 - 2 level lies inside ± the minimum effect. */
 	double half = stats_student_quantile(1 - judging->level, comparison->df) * comparison->std_error;
 	return judging->experiment->rules.equivalence && to_percent(comparison->effect - half) > -row->min_effect_pct &&
-	       to_percent(comparison->effect + half) < row->min_effect_pct;
+		to_percent(comparison->effect + half) < row->min_effect_pct;
 }
 
 static void decide_inconclusive(const struct judging *judging, struct verdict_row *row)
 {
 	const struct comparison *comparison = &judging->arms[row->arm].comparison;
-	row->needed_blocks = stats_needed_blocks(comparison->sd, log1p(row->min_effect_pct / 100), judging->level, comparison->df, comparison->blocks);
+	row->needed_blocks = stats_needed_blocks(
+		comparison->sd, log1p(row->min_effect_pct / 100), judging->level, comparison->df, comparison->blocks);
 	if (isnan(row->needed_blocks))
 		decide(row, VERDICT_NEUTRAL, false, "inconclusive: too few launches to judge");
 	else if (row->needed_blocks > NEEDED_BLOCKS_SAID_MAX)
-		decide(row, VERDICT_NEUTRAL, false, "inconclusive: too noisy, more than %d more blocks needed", NEEDED_BLOCKS_SAID_MAX);
+		decide(row, VERDICT_NEUTRAL, false, "inconclusive: too noisy, more than %d more blocks needed",
+			NEEDED_BLOCKS_SAID_MAX);
 	else
-		decide(row, VERDICT_NEUTRAL, false, "inconclusive: about %.0f more block%s needed", row->needed_blocks, row->needed_blocks == 1 ? "" : "s");
+		decide(row, VERDICT_NEUTRAL, false, "inconclusive: about %.0f more block%s needed", row->needed_blocks,
+			row->needed_blocks == 1 ? "" : "s");
 }
 
 static void decide_significant(const struct judging *judging, struct verdict_row *row, double gain_pct)
@@ -342,7 +345,8 @@ static void decide_significant(const struct judging *judging, struct verdict_row
 	else if (gain_pct >= row->min_effect_pct && state == LIMIT_KEPT)
 		decide(row, VERDICT_HELPED, true, "%s", "");
 	else if (gain_pct >= row->min_effect_pct)
-		decide(row, VERDICT_NEUTRAL, false, "inconclusive: %s may break its limit", judging->experiment->rules.limits[limit].metric);
+		decide(row, VERDICT_NEUTRAL, false, "inconclusive: %s may break its limit",
+			judging->experiment->rules.limits[limit].metric);
 	else
 		decide(row, VERDICT_NEUTRAL, true, "below_min_effect: real, but smaller than %g %%", row->min_effect_pct);
 }
@@ -356,8 +360,9 @@ static void decide_measured(const struct judging *judging, struct verdict_row *r
 	if (arm->screened && !enough)
 		decide(row, VERDICT_HURT, true, "screened: hopeless after %d blocks", SCREEN_BLOCKS);
 	else if (enough && candidate && check_limits(judging, row->arm, &limit) == LIMIT_BROKEN)
-		decide(row, VERDICT_HURT, true, "%s got %.1f %% worse, limit %g %%", judging->experiment->rules.limits[limit].metric,
-			limit_regress_pct(judging, limit, row->arm), judging->experiment->rules.limits[limit].max_regress_pct);
+		decide(row, VERDICT_HURT, true, "%s got %.1f %% worse, limit %g %%",
+			judging->experiment->rules.limits[limit].metric, limit_regress_pct(judging, limit, row->arm),
+			judging->experiment->rules.limits[limit].max_regress_pct);
 	else if (enough && row->p_adjusted < judging->level && fabs(row->effect_pct) >= row->min_effect_pct)
 		decide_significant(judging, row, gain_pct);
 	else if (enough && is_equivalent(judging, row))
@@ -388,9 +393,21 @@ static void fill_numbers(const struct judging *judging, struct verdict_row *row)
 static void judge_arm(const struct judging *judging, int index, bool baseline_failed, struct verdict_row *row)
 {
 	const struct judged *arm = &judging->arms[index];
-	*row = (struct verdict_row){.arm = index, .workload = judging->workload, .metric = NAN, .effect_pct = NAN, .ci_low_pct = NAN,
-		.ci_high_pct = NAN, .p = NAN, .p_adjusted = NAN, .needed_blocks = NAN, .std_error_pct = NAN, .df = NAN, .method = "",
-		.launches = arm->good, .level = judging->level, .min_effect_pct = judging->min_effect_pct,
+	*row = (struct verdict_row){.arm = index,
+		.workload = judging->workload,
+		.metric = NAN,
+		.effect_pct = NAN,
+		.ci_low_pct = NAN,
+		.ci_high_pct = NAN,
+		.p = NAN,
+		.p_adjusted = NAN,
+		.needed_blocks = NAN,
+		.std_error_pct = NAN,
+		.df = NAN,
+		.method = "",
+		.launches = arm->good,
+		.level = judging->level,
+		.min_effect_pct = judging->min_effect_pct,
 		.baseline_metric = exp(judging->arms[0].log_mean)};
 	if (has_failed(judging, index)) {
 		row->launches = arm->cells - arm->voided;
@@ -417,7 +434,8 @@ static enum status begin(struct judging *judging, const struct verdict_input *in
 		return err_set(err, STATUS_INTERNAL, "workload %d of %d", workload, experiment->n_workloads);
 	for (size_t i = 0; i < input->n_cells; i++)
 		if (input->cells[i].arm < 0 || input->cells[i].arm >= experiment->n_arms || input->cells[i].block < 0)
-			return err_set(err, STATUS_INTERNAL, "launch cell %zu names arm %d, block %d", i, input->cells[i].arm, input->cells[i].block);
+			return err_set(err, STATUS_INTERNAL, "launch cell %zu names arm %d, block %d", i, input->cells[i].arm,
+				input->cells[i].block);
 	*judging = (struct judging){.input = input, .experiment = experiment, .workload = workload, .n_blocks = 1};
 	judging->arms = arena_calloc(&judging->arena, (size_t)experiment->n_arms, sizeof *judging->arms);
 	for (int i = 0; i < experiment->n_arms; i++)
@@ -437,13 +455,14 @@ static bool baseline_state(const struct judging *judging, char reason[VERDICT_RE
 		snprintf(reason, VERDICT_REASON_BYTES, "%.440s (%d of %d launches)", failure_reason(baseline), baseline->failed,
 			baseline->cells - baseline->voided);
 	} else if (!baseline->good) {
-		snprintf(reason, VERDICT_REASON_BYTES, "%s", baseline->voided ? "void: the machine was disturbed in every launch" : "not measured");
+		snprintf(reason, VERDICT_REASON_BYTES, "%s",
+			baseline->voided ? "void: the machine was disturbed in every launch" : "not measured");
 	}
 	return reason[0] != '\0';
 }
 
-enum status verdict_compute(const struct verdict_input *input, int workload, struct verdict_row *rows, size_t *n_rows, bool *baseline_failed,
-	char baseline_reason[VERDICT_REASON_BYTES], struct err *err)
+enum status verdict_compute(const struct verdict_input *input, int workload, struct verdict_row *rows, size_t *n_rows,
+	bool *baseline_failed, char baseline_reason[VERDICT_REASON_BYTES], struct err *err)
 {
 	struct judging judging = {0};
 	enum status status = begin(&judging, input, workload, err);
@@ -468,7 +487,8 @@ bool verdict_all_decided(const struct experiment *experiment, const struct verdi
 	return true;
 }
 
-/* True when every arm has its launch in each of the first two blocks; one that failed in the first may be absent from the second. */
+/* True when every arm has its launch in each of the first two blocks; one that failed in the first may be absent from the second.
+ */
 static bool early_blocks_complete(const struct verdict_input *input)
 {
 	int arms = input->experiment->n_arms, complete = 0;
@@ -507,7 +527,8 @@ enum status verdict_screen(const struct verdict_input *input, bool *dropped, str
 bool verdict_noisy(const struct experiment *experiment, const struct verdict_row *rows, size_t n_rows)
 {
 	for (size_t i = 0; i < n_rows; i++) {
-		bool differs = rows[i].verdict == VERDICT_HELPED || rows[i].verdict == VERDICT_HURT || fabs(rows[i].effect_pct) >= rows[i].min_effect_pct;
+		bool differs = rows[i].verdict == VERDICT_HELPED || rows[i].verdict == VERDICT_HURT ||
+			fabs(rows[i].effect_pct) >= rows[i].min_effect_pct;
 		if (experiment->arms[rows[i].arm].kind == ARM_AA_TWIN && differs)
 			return true;
 	}

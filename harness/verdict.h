@@ -15,7 +15,7 @@ struct launch_cell {
 	int arm, block, attempt;
 	enum failure failure;
 	char reason[VERDICT_REASON_BYTES];
-	bool voided;                                 /* the machine was disturbed: neither counted nor blamed */
+	bool voided; /* the machine was disturbed: neither counted nor blamed */
 	double log_metric[EXPERIMENT_WORKLOADS_MAX]; /* ln of the geometric mean over runs of the primary metric; NaN when absent */
 	double log_limit[EXPERIMENT_LIMITS_MAX][EXPERIMENT_WORKLOADS_MAX]; /* the same for each of rules.limits */
 	char *fingerprint; /* JSON array of greedy outputs, NULL when not taken; owned by the list that holds the cell */
@@ -25,22 +25,25 @@ struct launch_cell {
 struct verdict_row {
 	int arm, workload;
 	enum verdict verdict;
-	char reason[VERDICT_REASON_BYTES];  /* "equivalent within 2 %", "inconclusive: about 4 more blocks needed", "oom_load: …", "" */
-	double baseline_metric, metric;     /* geometric means over launches */
+	char reason[VERDICT_REASON_BYTES]; /* "equivalent within 2 %", "inconclusive: about 4 more blocks needed", "oom_load: …", ""
+					    */
+	double baseline_metric, metric; /* geometric means over launches */
 	double effect_pct, ci_low_pct, ci_high_pct, p, p_adjusted;
-	int launches, blocks;               /* launches that count, and blocks in which both arm and baseline have one */
+	int launches, blocks; /* launches that count, and blocks in which both arm and baseline have one */
 	double min_effect_pct;
-	double needed_blocks;               /* further blocks; NaN unless inconclusive */
-	double std_error_pct, df, level;    /* of the effect (log scale × 100); degrees of freedom; significance level used */
-	const char *method;                 /* "pooled", "paired", or "" where nothing was tested */
-	bool decided;                       /* more blocks are not expected to change the verdict */
+	double needed_blocks; /* further blocks; NaN unless inconclusive */
+	double std_error_pct, df, level; /* of the effect (log scale × 100); degrees of freedom; significance level used */
+	const char *method; /* "pooled", "paired", or "" where nothing was tested */
+	bool decided; /* more blocks are not expected to change the verdict */
 };
 
 struct verdict_input {
 	const struct experiment *experiment;
-	const struct launch_cell *cells; size_t n_cells;
-	int look, n_looks;              /* which planned look this is, from 0, and how many are planned: decides the level */
-	const double *aa_effects; size_t n_aa_effects; /* percent, for the minimum effect: see verdict_min_effect */
+	const struct launch_cell *cells;
+	size_t n_cells;
+	int look, n_looks; /* which planned look this is, from 0, and how many are planned: decides the level */
+	const double *aa_effects;
+	size_t n_aa_effects; /* percent, for the minimum effect: see verdict_min_effect */
 };
 
 /* max(floor, min(5, 95th percentile of |effects|)) when at least 20 are known, else floor. Percentages. */
@@ -50,8 +53,8 @@ double verdict_min_effect(double floor_pct, const double *aa_effects, size_t n);
  * *baseline_failed says that no comparison is possible because a baseline launch failed (baseline_reason says how, beginning
  * with the class) or none was made; rows are then neutral: inconclusive, except those that failed themselves.
  * The family of Holm's correction is every candidate of the workload, the failed and screened ones included. */
-enum status verdict_compute(const struct verdict_input *input, int workload, struct verdict_row *rows, size_t *n_rows, bool *baseline_failed,
-	char baseline_reason[VERDICT_REASON_BYTES], struct err *err);
+enum status verdict_compute(const struct verdict_input *input, int workload, struct verdict_row *rows, size_t *n_rows,
+	bool *baseline_failed, char baseline_reason[VERDICT_REASON_BYTES], struct err *err);
 
 /* True when every candidate row is decided, so that the run may stop at this look. */
 bool verdict_all_decided(const struct experiment *experiment, const struct verdict_row *rows, size_t n_rows);

@@ -1,4 +1,5 @@
-/* libFuzzer entry: experiment files, with and without --quick and --set. The corpus also replays in tests/harness/test_experiment.c. */
+/* libFuzzer entry: experiment files, with and without --quick and --set. The corpus also replays in
+ * tests/harness/test_experiment.c. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>

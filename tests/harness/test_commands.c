@@ -1,4 +1,5 @@
-/* The commands that launch nothing, as a user calls them: check, plan, history, show, import, export. Standard output goes to a file. */
+/* The commands that launch nothing, as a user calls them: check, plan, history, show, import, export. Standard output goes to a
+ * file. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -65,7 +66,8 @@ static void fill_database(struct fixture *f)
 	size_t n_rows = 0;
 	bool resumed, failed;
 	assert_int_equal(store_open(f->db, &store, NULL), STATUS_OK);
-	assert_int_equal(store_begin_experiment(store, experiment, &machine, &build, "m.gguf", "cc", false, &f->id, &resumed, NULL), STATUS_OK);
+	assert_int_equal(store_begin_experiment(store, experiment, &machine, &build, "m.gguf", "cc", false, &f->id, &resumed, NULL),
+		STATUS_OK);
 	for (int block = 0; block < 3; block++)
 		for (int arm = 0; arm < 3; arm++) {
 			struct launch_result launch;
@@ -100,8 +102,8 @@ static int fixture_open(void **state)
 static int fixture_close(void **state)
 {
 	struct fixture *f = *state;
-	static const char *const names[] = {"r.db", "r.db-wal", "r.db-shm", "s.db", "s.db-wal", "s.db-shm", "out", "x.json", "records/one.json",
-		"records/bad.json"};
+	static const char *const names[] = {"r.db", "r.db-wal", "r.db-shm", "s.db", "s.db-wal", "s.db-shm", "out", "x.json",
+		"records/one.json", "records/bad.json"};
 	for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
 		char path[160];
 		snprintf(path, sizeof path, "%s/%s", f->folder, names[i]);
@@ -160,12 +162,15 @@ static void plan_prints_arms_commands_order_and_time(void **state)
 {
 	struct fixture *f = *state;
 	assert_int_equal(RUN(f, cmd_plan, "experiments/quickstart.json", "--db", f->db), STATUS_OK);
-	assert_printed(f, "quickstart: 5 settings × 3 blocks, 21 launches, about ");
+	assert_printed(f, "quickstart: 7 settings × 3 blocks, 21 launches, about ");
 	assert_printed(f, "(a guess: ");
-	assert_printed(f, "verdict-engine serve --model models/SmolLM2-135M-Instruct.Q4_1.gguf --host 127.0.0.1 --port ${PORT} --tp 2");
+	assert_printed(
+		f, "verdict-engine serve --model models/SmolLM2-135M-Instruct.Q4_1.gguf --host 127.0.0.1 --port ${PORT} --tp 2");
 	assert_printed(f, "--allreduce ref-socket --graph-max-bs 8");
 	assert_printed(f, "  block 2: ");
-	assert_int_equal(RUN(f, cmd_plan, "experiments/quickstart.json", "--json", "--model", "other model.gguf", "--quick", "--db", f->db), STATUS_OK);
+	assert_int_equal(
+		RUN(f, cmd_plan, "experiments/quickstart.json", "--json", "--model", "other model.gguf", "--quick", "--db", f->db),
+		STATUS_OK);
 	struct json *document = output_json(f);
 	const struct json *arms = json_get(document, "arms");
 	assert_int_equal(json_count(arms), 7);
@@ -180,9 +185,10 @@ static void plan_prints_arms_commands_order_and_time(void **state)
 static void argument_vectors_come_out_byte_for_byte(void **state)
 {
 	struct fixture *f = *state;
-	static const char *const words[] = {"python3", "--cuda-graph-max-bs=8", "--tp", "8", "--disable-radix-cache", "--json-model-override-args",
-		"{\"a b\": \"c'd\"}", "--tokenizer", ""};
-	struct json *document = json_new_object(), *engine = json_new_object(), *vector = json_new_array(), *flags = json_new_object();
+	static const char *const words[] = {"python3", "--cuda-graph-max-bs=8", "--tp", "8", "--disable-radix-cache",
+		"--json-model-override-args", "{\"a b\": \"c'd\"}", "--tokenizer", ""};
+	struct json *document = json_new_object(), *engine = json_new_object(), *vector = json_new_array(),
+		    *flags = json_new_object();
 	struct json *factors = json_new_object(), *matrix = json_new_object(), *values = json_new_array();
 	for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
 		json_append(vector, json_new_string(words[i]));

@@ -77,8 +77,10 @@ static void a_grid_is_the_product_without_the_baselines_point(void **state)
 static void list_values_of_a_factor_are_single_values(void **state)
 {
 	struct experiment *e = experiment_from_text(
-		"{'name':'s','engine':{'adapter':'command','command':['x'],'flags':{'max_batch_size':'-a','preferred':'-b','delay':'-c','instances':'-d'}},"
-		"'matrix':{'mode':'grid','aa_twin':false,'factors':{'max_batch_size':[6,8],'preferred':[[1],[2],[3]],'delay':[200,300],"
+		"{'name':'s','engine':{'adapter':'command','command':['x'],'flags':{'max_batch_size':'-a','preferred':'-b','delay':"
+		"'-c','instances':'-d'}},"
+		"'matrix':{'mode':'grid','aa_twin':false,'factors':{'max_batch_size':[6,8],'preferred':[[1],[2],[3]],'delay':[200,"
+		"300],"
 		"'instances':[1,2]}},'workloads':[{'concurrency':[1,2,4,8,16,32,64,128,256,512,1024],'dataset':{'input_len':8}}]}");
 	assert_int_equal(e->n_arms * e->n_workloads, 264);
 	assert_non_null(arm_named(e, "preferred=[2]"));
@@ -89,7 +91,8 @@ static void list_values_of_a_factor_are_single_values(void **state)
 static void a_list_keeps_its_order_and_drops_repeats_with_a_notice(void **state)
 {
 	struct experiment *e = experiment_from_text(
-		"{'name':'s','baseline':{'params':{'max_num_seqs':4,'graph_max_bs':8}},'matrix':{'mode':'list','aa_twin':false,'arms':["
+		"{'name':'s','baseline':{'params':{'max_num_seqs':4,'graph_max_bs':8}},'matrix':{'mode':'list','aa_twin':false,'"
+		"arms':["
 		"{'name':'z','max_num_seqs':10,'graph_max_bs':1},{'max_num_seqs':40,'graph_max_bs':4},{'max_num_seqs':4},"
 		"{'graph_max_bs':4,'max_num_seqs':40}]}}");
 	assert_int_equal(e->n_arms, 3);
@@ -114,7 +117,9 @@ static void check_range(const char *range, const char *expected)
 {
 	struct text text = {0}, got = {0};
 	text_printf(&text,
-		"{'name':'s','engine':{'adapter':'command','command':['x'],'flags':{'k':'-k'}},'baseline':{'params':{'k':-1}},'matrix':{'aa_twin':false,'factors':{'k':%s}}}", range);
+		"{'name':'s','engine':{'adapter':'command','command':['x'],'flags':{'k':'-k'}},'baseline':{'params':{'k':-1}},'"
+		"matrix':{'aa_twin':false,'factors':{'k':%s}}}",
+		range);
 	struct experiment *e = experiment_from_text(text_str(&text));
 	for (int i = 1; i < e->n_arms; i++)
 		text_printf(&got, "%s%s", i > 1 ? " " : "", e->arms[i].changed[0].text);
@@ -137,13 +142,20 @@ static void ranges_end_at_the_last_step_inside(void **state)
 /* Numbers of values that a large published search space has, without enumerating the product. */
 static void long_ranges_have_exactly_their_values(void **state)
 {
-	static const struct { const char *range; int count; } cases[] = {
-		{"{'from':11500,'to':96000,'step':1024}", 83}, {"{'from':8,'to':8192,'step':128}", 64},
-		{"{'from':0,'to':11500,'step':256}", 45}, {"{'from':4096,'to':16384,'step':1024}", 13},
+	static const struct {
+		const char *range;
+		int count;
+	} cases[] = {
+		{"{'from':11500,'to':96000,'step':1024}", 83},
+		{"{'from':8,'to':8192,'step':128}", 64},
+		{"{'from':0,'to':11500,'step':256}", 45},
+		{"{'from':4096,'to':16384,'step':1024}", 13},
 	};
 	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
 		struct text text = {0};
-		text_printf(&text, "{'name':'s','engine':{'adapter':'command','command':['x'],'flags':{'k':'-k'}},'baseline':{'params':{'k':-1}},'matrix':{'aa_twin':false,'factors':{'k':%s}}}",
+		text_printf(&text,
+			"{'name':'s','engine':{'adapter':'command','command':['x'],'flags':{'k':'-k'}},'baseline':{'params':{'k':-"
+			"1}},'matrix':{'aa_twin':false,'factors':{'k':%s}}}",
 			cases[i].range);
 		struct experiment *e = experiment_from_text(text_str(&text));
 		assert_int_equal(e->n_arms - 1, cases[i].count);
@@ -181,8 +193,9 @@ static void workloads_apply_to_the_arms_that_match(void **state)
 
 static void speculation_on_random_tokens_only_is_noticed(void **state)
 {
-	struct experiment *e = experiment_from_text("{'name':'s','matrix':{'factors':{'speculation':['off','ngram']}},"
-						    "'workloads':[{'dataset':{'kind':'random_ids','input_len':32,'output_len':8}}]}");
+	struct experiment *e =
+		experiment_from_text("{'name':'s','matrix':{'factors':{'speculation':['off','ngram']}},"
+				     "'workloads':[{'dataset':{'kind':'random_ids','input_len':32,'output_len':8}}]}");
 	assert_int_equal(e->notices.count, 1);
 	assert_non_null(strstr(e->notices.items[0], "speculation=ngram is measured on random tokens only"));
 	experiment_release(e);
@@ -190,9 +203,16 @@ static void speculation_on_random_tokens_only_is_noticed(void **state)
 
 static void looks_are_derived_or_taken_as_written(void **state)
 {
-	static const struct { const char *protocol; int n, looks[3]; } cases[] = {
-		{"{}", 1, {3}}, {"{'blocks':5}", 1, {5}}, {"{'blocks':3,'max_blocks':8}", 3, {3, 5, 8}}, {"{'max_blocks':4}", 2, {3, 4}},
-		{"{'looks':[3,4,6]}", 3, {3, 4, 6}}, {"{'blocks':3,'max_blocks':8,'looks':[3,8]}", 2, {3, 8}},
+	static const struct {
+		const char *protocol;
+		int n, looks[3];
+	} cases[] = {
+		{"{}", 1, {3}},
+		{"{'blocks':5}", 1, {5}},
+		{"{'blocks':3,'max_blocks':8}", 3, {3, 5, 8}},
+		{"{'max_blocks':4}", 2, {3, 4}},
+		{"{'looks':[3,4,6]}", 3, {3, 4, 6}},
+		{"{'blocks':3,'max_blocks':8,'looks':[3,8]}", 2, {3, 8}},
 	};
 	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
 		struct text text = {0};
@@ -210,7 +230,9 @@ static void looks_are_derived_or_taken_as_written(void **state)
 #define FACTORS "'matrix':{'factors':{'graph_max_bs':[8,0]}}"
 
 /* Every line of this table is refused with this complaint: place, path, reason. */
-static const struct { const char *text, *complaint; } refused[] = {
+static const struct {
+	const char *text, *complaint;
+} refused[] = {
 	{"", "x.json:1:"},
 	{"[1]", "x.json:1:1: must be object, is array"},
 	{"{'name':'s','matrix':{},}", "x.json:1:25: "},
@@ -219,61 +241,88 @@ static const struct { const char *text, *complaint; } refused[] = {
 	{"{'name':'', " FACTORS "}", "x.json:1:9: name: must not be empty"},
 	{"{'name':7, " FACTORS "}", "x.json:1:9: name: must be string, is integer"},
 	{"{'name':'a\\u0000b'," FACTORS "}", "x.json:1:9: name: must not contain a NUL character"},
-	{"{'schema':'experiment/2','name':'s'," FACTORS "}", "x.json:1:11: schema: must be one of experiment/1; is \"experiment/2\""},
+	{"{'schema':'experiment/2','name':'s'," FACTORS "}",
+		"x.json:1:11: schema: must be one of experiment/1; is \"experiment/2\""},
 	{"{'name':'s'}", "x.json:1:1: matrix: no candidate differs from the baseline"},
 	{"{'name':'s','matrix':{'factors':{}}}", "x.json:1:22: matrix: no candidate differs from the baseline"},
-	{"{'name':'s','matrix':{'factors':{'graph_max_bs':[]}}}", "x.json:1:49: matrix.factors.graph_max_bs: must list from 1 to 4096 values"},
-	{"{'name':'s','matrix':{'factors':{'graph_max_bs':8}}}", "x.json:1:49: matrix.factors.graph_max_bs: must be array, is integer"},
-	{"{'name':'s','matrix':{'factors':{'graph_max':[8,0]}}}", "x.json:1:34: matrix.factors.graph_max: unknown knob 'graph_max'; the builtin engine has allreduce"},
-	{"{'name':'s','engine':{'adapter':'vllm'},'matrix':{'factors':{'a+b':[8,0]}}}", "x.json:1:62: matrix.factors.a+b: 'a+b' cannot name a knob"},
-	{"{'name':'s','engine':{'adapter':'vllm'},'matrix':{'factors':{'aa_twin':[8,0]}}}", "x.json:1:62: matrix.factors.aa_twin: 'aa_twin' cannot name a knob"},
+	{"{'name':'s','matrix':{'factors':{'graph_max_bs':[]}}}",
+		"x.json:1:49: matrix.factors.graph_max_bs: must list from 1 to 4096 values"},
+	{"{'name':'s','matrix':{'factors':{'graph_max_bs':8}}}",
+		"x.json:1:49: matrix.factors.graph_max_bs: must be array, is integer"},
+	{"{'name':'s','matrix':{'factors':{'graph_max':[8,0]}}}",
+		"x.json:1:34: matrix.factors.graph_max: unknown knob 'graph_max'; the builtin engine has allreduce"},
+	{"{'name':'s','engine':{'adapter':'vllm'},'matrix':{'factors':{'a+b':[8,0]}}}",
+		"x.json:1:62: matrix.factors.a+b: 'a+b' cannot name a knob"},
+	{"{'name':'s','engine':{'adapter':'vllm'},'matrix':{'factors':{'aa_twin':[8,0]}}}",
+		"x.json:1:62: matrix.factors.aa_twin: 'aa_twin' cannot name a knob"},
 	{"{'name':'s','engine':{'adapter':'command','command':['x']},'matrix':{'factors':{'k':[8,0]}}}",
 		"x.json:1:81: matrix.factors.k: adapter command needs the flag of knob 'k' in engine.flags"},
-	{"{'name':'s','engine':{'adapter':'attach','url':'http://h:1'}," FACTORS "}", "matrix.factors.graph_max_bs: adapter attach cannot change a running"},
+	{"{'name':'s','engine':{'adapter':'attach','url':'http://h:1'}," FACTORS "}",
+		"matrix.factors.graph_max_bs: adapter attach cannot change a running"},
 	{"{'name':'s','engine':{'adapter':'attach'}," FACTORS "}", "x.json:1:22: engine: adapter attach needs a url"},
-	{"{'name':'s','engine':{'adapter':'tgi'}," FACTORS "}", "x.json:1:33: engine.adapter: must be one of builtin, llamacpp, vllm, sglang, command, attach"},
+	{"{'name':'s','engine':{'adapter':'tgi'}," FACTORS "}",
+		"x.json:1:33: engine.adapter: must be one of builtin, llamacpp, vllm, sglang, command, attach"},
 	{"{'name':'s','engine':{'url':'http://h'}," FACTORS "}", "engine.url: a url belongs to adapter attach"},
 	{"{'name':'s','engine':{'command':[]}," FACTORS "}", "engine.command: must begin with a program"},
 	{"{'name':'s','engine':{'command':['x',1]}," FACTORS "}", "x.json:1:38: engine.command[1]: must be string, is integer"},
 	{"{'name':'s','engine':{'ready':{'probe':'none'}}," FACTORS "}", "engine.ready.probe: must be one of one_token"},
 	{"{'name':'s','engine':{'env':{'A=B':'1'}}," FACTORS "}", "a variable's name cannot hold '='"},
-	{"{'name':'s','matrix':{'mode':'race','factors':{'graph_max_bs':[8,0]}}}", "x.json:1:30: matrix.mode: must be one of ofat, grid, list"},
-	{"{'name':'s','matrix':{'mode':'list','factors':{'graph_max_bs':[8,0]}}}", "matrix.factors: mode list takes arms, not factors"},
+	{"{'name':'s','matrix':{'mode':'race','factors':{'graph_max_bs':[8,0]}}}",
+		"x.json:1:30: matrix.mode: must be one of ofat, grid, list"},
+	{"{'name':'s','matrix':{'mode':'list','factors':{'graph_max_bs':[8,0]}}}",
+		"matrix.factors: mode list takes arms, not factors"},
 	{"{'name':'s','matrix':{'arms':[]}}", "matrix.arms: arms belongs to mode list"},
-	{"{'name':'s','matrix':{'monotone_oom':{},'factors':{'graph_max_bs':[8,0]}}}", "x.json:1:23: matrix.monotone_oom: unknown key"},
+	{"{'name':'s','matrix':{'monotone_oom':{},'factors':{'graph_max_bs':[8,0]}}}",
+		"x.json:1:23: matrix.monotone_oom: unknown key"},
 	{"{'name':'s','matrix':{'factors':{'graph_max_bs':[8,0]},'include':[{'tp':2}]}}",
 		"x.json:1:68: matrix.include[0].tp: 'tp' is no knob of this experiment; give it a value in baseline.params"},
-	{"{'name':'s','matrix':{'factors':{'graph_max_bs':[8,0]},'exclude':[{}]}}", "matrix.exclude[0]: an empty assignment would exclude every arm"},
+	{"{'name':'s','matrix':{'factors':{'graph_max_bs':[8,0]},'exclude':[{}]}}",
+		"matrix.exclude[0]: an empty assignment would exclude every arm"},
 	{"{'name':'s','matrix':{'factors':{'graph_max_bs':[8,0,1]},'include':[{'name':'graph_max_bs=0','graph_max_bs':3}]}}",
 		"matrix.include[0]: two arms are named 'graph_max_bs=0'"},
-	{"{'name':'s','matrix':{'factors':{'graph_max_bs':{'from':1,'to':3}}}}", "matrix.factors.graph_max_bs: a range needs from <= to"},
-	{"{'name':'s','matrix':{'factors':{'graph_max_bs':{'from':1,'to':1e9,'step':1}}}}", "the range has 1000000000 values, more than 4096"},
+	{"{'name':'s','matrix':{'factors':{'graph_max_bs':{'from':1,'to':3}}}}",
+		"matrix.factors.graph_max_bs: a range needs from <= to"},
+	{"{'name':'s','matrix':{'factors':{'graph_max_bs':{'from':1,'to':1e9,'step':1}}}}",
+		"the range has 1000000000 values, more than 4096"},
 	{"{'name':'s','matrix':{'factors':{'graph_max_bs':{'from':0,'to':1000,'step':1}}}}", "more than 256 arms"},
-	{"{'name':'s','engine':{'adapter':'vllm'},'matrix':{'mode':'grid','factors':{'max_num_seqs':{'from':1,'to':400,'step':1},'max_model_len':{'from':1,'to':400,'step':1}}}}",
+	{"{'name':'s','engine':{'adapter':'vllm'},'matrix':{'mode':'grid','factors':{'max_num_seqs':{'from':1,'to':400,'step':1},'"
+	 "max_model_len':{'from':1,'to':400,'step':1}}}}",
 		"matrix.factors: the grid has 160000 points"},
 	{"{'name':'s'," FACTORS ",'workloads':[]}", "workloads: must not be an empty list"},
-	{"{'name':'s'," FACTORS ",'workloads':[{'dataset':{'kind':'jsonl'}}]}", "workloads[0].dataset: a dataset of kind jsonl needs a path"},
-	{"{'name':'s'," FACTORS ",'workloads':[{'dataset':{'path':'no-such-file.jsonl'}}]}", "workloads[0].dataset.path: cannot open 'no-such-file.jsonl'"},
-	{"{'name':'s'," FACTORS ",'workloads':[{'dataset':{'path':'-'}}]}", "workloads[0].dataset.path: prompts cannot come from standard input"},
-	{"{'name':'s'," FACTORS ",'workloads':[{'dataset':{'jitter':1}}]}", "workloads[0].dataset.jitter: must be from 0 to 0, is 1"},
+	{"{'name':'s'," FACTORS ",'workloads':[{'dataset':{'kind':'jsonl'}}]}",
+		"workloads[0].dataset: a dataset of kind jsonl needs a path"},
+	{"{'name':'s'," FACTORS ",'workloads':[{'dataset':{'path':'no-such-file.jsonl'}}]}",
+		"workloads[0].dataset.path: cannot open 'no-such-file.jsonl'"},
+	{"{'name':'s'," FACTORS ",'workloads':[{'dataset':{'path':'-'}}]}",
+		"workloads[0].dataset.path: prompts cannot come from standard input"},
+	{"{'name':'s'," FACTORS ",'workloads':[{'dataset':{'jitter':1}}]}",
+		"workloads[0].dataset.jitter: must be from 0 to 0, is 1"},
 	{"{'name':'s'," FACTORS ",'workloads':[{'weight':1}]}", "workloads[0].weight: unknown key"},
-	{"{'name':'s'," FACTORS ",'workloads':[{'endpoint':'/v1/chat/completions','dataset':{'kind':'random_ids'}}]}", "random token ids can only be sent"},
-	{"{'name':'s'," FACTORS ",'workloads':[{'concurrency':4,'requests':3}]}", "requests (3) must be at least the concurrency (4)"},
-	{"{'name':'s'," FACTORS ",'workloads':[{'concurrency':[1,0]}]}", "workloads[0].concurrency[1]: must be an integer from 1 to 4096"},
-	{"{'name':'s'," FACTORS ",'workloads':[{'sampling':{'max_tokens':8},'dataset':{'output_len':8}}]}", "say either sampling.max_tokens or dataset.output_len"},
+	{"{'name':'s'," FACTORS ",'workloads':[{'endpoint':'/v1/chat/completions','dataset':{'kind':'random_ids'}}]}",
+		"random token ids can only be sent"},
+	{"{'name':'s'," FACTORS ",'workloads':[{'concurrency':4,'requests':3}]}",
+		"requests (3) must be at least the concurrency (4)"},
+	{"{'name':'s'," FACTORS ",'workloads':[{'concurrency':[1,0]}]}",
+		"workloads[0].concurrency[1]: must be an integer from 1 to 4096"},
+	{"{'name':'s'," FACTORS ",'workloads':[{'sampling':{'max_tokens':8},'dataset':{'output_len':8}}]}",
+		"say either sampling.max_tokens or dataset.output_len"},
 	{"{'name':'s'," FACTORS ",'workloads':[{'name':'a'},{'name':'a'}]}", "workloads[1]: two workloads are named 'a'"},
 	{"{'name':'s'," FACTORS ",'workloads':[{'applies_to':[{'tp':1}]}]}", "workloads[0].applies_to[0].tp: 'tp' is no knob"},
-	{"{'name':'s'," FACTORS ",'workloads':[{'applies_to':[{'baseline':true}]}]}", "workloads: no workload applies to graph_max_bs=0"},
+	{"{'name':'s'," FACTORS ",'workloads':[{'applies_to':[{'baseline':true}]}]}",
+		"workloads: no workload applies to graph_max_bs=0"},
 	{"{'name':'s'," FACTORS ",'protocol':{'blocks':0}}", "protocol.blocks: must be from 1 to 100, is 0"},
 	{"{'name':'s'," FACTORS ",'protocol':{'blocks':2.5}}", "protocol.blocks: must be integer, is number"},
 	{"{'name':'s'," FACTORS ",'protocol':{'blocks':5,'max_blocks':3}}", "max_blocks (3) is less than blocks (5)"},
 	{"{'name':'s'," FACTORS ",'protocol':{'looks':[3,3]}}", "protocol.looks[1]: looks must be rising integers"},
-	{"{'name':'s'," FACTORS ",'protocol':{'blocks':3,'max_blocks':8,'looks':[3,5]}}", "protocol.looks: the first look must come after blocks (3), the last after max_blocks (8)"},
+	{"{'name':'s'," FACTORS ",'protocol':{'blocks':3,'max_blocks':8,'looks':[3,5]}}",
+		"protocol.looks: the first look must come after blocks (3), the last after max_blocks (8)"},
 	{"{'name':'s'," FACTORS ",'guards':{'throttle_frac_max':0.1}}", "guards.throttle_frac_max: unknown key"},
 	{"{'name':'s'," FACTORS ",'guards':{'completed_frac':1.5}}", "guards.completed_frac: must be from 0 to 1, is 1.5"},
-	{"{'name':'s'," FACTORS ",'verdict':{'primary':{'metric':'speed'}}}", "verdict.primary.metric: unknown metric 'speed'; there are output_tps"},
+	{"{'name':'s'," FACTORS ",'verdict':{'primary':{'metric':'speed'}}}",
+		"verdict.primary.metric: unknown metric 'speed'; there are output_tps"},
 	{"{'name':'s'," FACTORS ",'verdict':{'alpha':0}}", "verdict.alpha: must be from 1e-06 to 0.5, is 0"},
-	{"{'name':'s'," FACTORS ",'verdict':{'constraints':[{'metric':'ttft_ms_p90'}]}}", "verdict.constraints[0]: must be an object with metric and max_regress_pct"},
+	{"{'name':'s'," FACTORS ",'verdict':{'constraints':[{'metric':'ttft_ms_p90'}]}}",
+		"verdict.constraints[0]: must be an object with metric and max_regress_pct"},
 	{"{'name':'s'," FACTORS ",'tags':['a',2]}", "tags[1]: must be string, is integer"},
 	{"{'name':'s','name':'t'," FACTORS "}", "x.json:1:"},
 };
@@ -298,7 +347,8 @@ static void a_broken_published_file_is_refused_at_its_stray_brace(void **state)
 
 static void settings_from_the_command_line_win(void **state)
 {
-	static const char *const set[] = {"protocol.blocks=5", "workloads[0].requests=8", "engine.env.A=1 2", "matrix.factors.graph_max_bs[1]=16"};
+	static const char *const set[] = {
+		"protocol.blocks=5", "workloads[0].requests=8", "engine.env.A=1 2", "matrix.factors.graph_max_bs[1]=16"};
 	const struct experiment_overrides overrides = {.set = set, .n_set = 4, .model = "m.gguf"};
 	struct experiment *e = experiment_from_text_with("{'name':'s'," FACTORS ",'workloads':[{'requests':2}]}", &overrides);
 	assert_int_equal(e->protocol.blocks, 5);
@@ -311,8 +361,8 @@ static void settings_from_the_command_line_win(void **state)
 
 static void bad_settings_from_the_command_line_are_refused(void **state)
 {
-	static const char *const bad[] = {"", "x", "=3", "a..b=1", "protocol.=1", "workloads[9].requests=1", "workloads[x]=1", "name.first=1",
-		"protocol.bloks=3", "protocol.blocks=many", "a.b.c.d.e.f.g.h.i.j.k.l.m.n.o.p.q=1"};
+	static const char *const bad[] = {"", "x", "=3", "a..b=1", "protocol.=1", "workloads[9].requests=1", "workloads[x]=1",
+		"name.first=1", "protocol.bloks=3", "protocol.blocks=many", "a.b.c.d.e.f.g.h.i.j.k.l.m.n.o.p.q=1"};
 	for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
 		static const char text[] = "{\"name\":\"s\",\"matrix\":{\"factors\":{\"graph_max_bs\":[8,0]}}}";
 		const struct experiment_overrides overrides = {.set = &bad[i], .n_set = 1};
@@ -335,7 +385,9 @@ static void only_keeps_one_candidate_and_the_references(void **state)
 	experiment_release(all);
 	struct err err = {0};
 	overrides.only = "graph_max_bs=17";
-	assert_int_equal(experiment_parse("{\"name\":\"s\",\"matrix\":{\"factors\":{\"graph_max_bs\":[8,0]}}}", 56, "x.json", &overrides, &e, &err), STATUS_INPUT);
+	assert_int_equal(experiment_parse("{\"name\":\"s\",\"matrix\":{\"factors\":{\"graph_max_bs\":[8,0]}}}", 56, "x.json",
+				 &overrides, &e, &err),
+		STATUS_INPUT);
 	assert_string_equal(err.text, "--only graph_max_bs=17: no such arm; there are graph_max_bs=0");
 }
 
@@ -369,9 +421,11 @@ static void hashes_name_the_content_not_the_layout_of_the_file(void **state)
 
 static void a_comma_locale_changes_nothing(void **state)
 {
-	struct experiment *a = experiment_from_text("{'name':'s','matrix':{'factors':{'mem_fraction':[0.85,0.9]}},'protocol':{'cooldown_s':0.5}}");
+	struct experiment *a =
+		experiment_from_text("{'name':'s','matrix':{'factors':{'mem_fraction':[0.85,0.9]}},'protocol':{'cooldown_s':0.5}}");
 	setlocale(LC_ALL, "de_DE.UTF-8"); /* where it is installed; base/test_text has the numbers themselves */
-	struct experiment *b = experiment_from_text("{'name':'s','matrix':{'factors':{'mem_fraction':[0.85,0.9]}},'protocol':{'cooldown_s':0.5}}");
+	struct experiment *b =
+		experiment_from_text("{'name':'s','matrix':{'factors':{'mem_fraction':[0.85,0.9]}},'protocol':{'cooldown_s':0.5}}");
 	assert_string_equal(b->arms[2].name, "mem_fraction=0.9");
 	assert_string_equal(a->hash, b->hash);
 	assert_true(b->protocol.cooldown_s == 0.5);
@@ -428,13 +482,15 @@ static void the_fuzzing_corpus_is_read_without_harm(void **state)
 	assert_true(files >= 8);
 }
 
-/* Walks the schema to the object that describes a section: "workloads[].dataset" is properties.workloads.items.properties.dataset. */
+/* Walks the schema to the object that describes a section: "workloads[].dataset" is properties.workloads.items.properties.dataset.
+ */
 static const struct json *schema_of(const struct json *schema, const char *path)
 {
 	while (schema && *path) {
 		size_t len = strcspn(path, ".[");
 		char *key = mem_strndup(path, len);
-		schema = text_equal(key, "*") ? json_get(schema, "additionalProperties") : json_get(json_get(schema, "properties"), key);
+		schema = text_equal(key, "*") ? json_get(schema, "additionalProperties")
+					      : json_get(json_get(schema, "properties"), key);
 		mem_free(key);
 		path += len;
 		if (text_starts_with(path, "[]")) {

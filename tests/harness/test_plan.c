@@ -10,7 +10,8 @@
 #include "harness/plan.h"
 #include "tests/support/experiment_text.h"
 
-static const char four_arms[] = "{'name':'p','matrix':{'factors':{'graph_max_bs':[8,0,16]}},'protocol':{'blocks':4,'order_seed':7}}";
+static const char four_arms[] =
+	"{'name':'p','matrix':{'factors':{'graph_max_bs':[8,0,16]}},'protocol':{'blocks':4,'order_seed':7}}";
 
 static void every_block_launches_every_arm_once(void **state)
 {
@@ -78,7 +79,8 @@ static void dropped_arms_leave_the_others_in_place(void **state)
 
 static void a_single_candidate_is_mirrored_in_odd_blocks(void **state)
 {
-	struct experiment *experiment = experiment_from_text("{'name':'p','matrix':{'factors':{'graph_max_bs':[8,0]},'aa_twin':false}}");
+	struct experiment *experiment =
+		experiment_from_text("{'name':'p','matrix':{'factors':{'graph_max_bs':[8,0]},'aa_twin':false}}");
 	struct plan_launch even[EXPERIMENT_ARMS_MAX], odd[EXPERIMENT_ARMS_MAX];
 	for (int block = 0; block < 8; block += 2) {
 		plan_block(experiment, block, NULL, even);

@@ -61,13 +61,34 @@ static void check_table(const char *name, double (*f)(const struct json *row), d
 	}
 }
 
-static double normal_cdf(const struct json *row) { return stats_normal_cdf(at(row, 0)); }
-static double normal_quantile(const struct json *row) { return stats_normal_quantile(at(row, 0)); }
-static double student_cdf(const struct json *row) { return stats_student_cdf(at(row, 0), at(row, 1)); }
-static double student_p(const struct json *row) { return stats_student_two_sided_p(at(row, 0), at(row, 1)); }
-static double student_quantile(const struct json *row) { return stats_student_quantile(at(row, 0), at(row, 1)); }
-static double beta(const struct json *row) { return stats_incomplete_beta(at(row, 0), at(row, 1), at(row, 2)); }
-static double pocock(const struct json *row) { return stats_pocock_level(at(row, 0), (int)at(row, 1)); }
+static double normal_cdf(const struct json *row)
+{
+	return stats_normal_cdf(at(row, 0));
+}
+static double normal_quantile(const struct json *row)
+{
+	return stats_normal_quantile(at(row, 0));
+}
+static double student_cdf(const struct json *row)
+{
+	return stats_student_cdf(at(row, 0), at(row, 1));
+}
+static double student_p(const struct json *row)
+{
+	return stats_student_two_sided_p(at(row, 0), at(row, 1));
+}
+static double student_quantile(const struct json *row)
+{
+	return stats_student_quantile(at(row, 0), at(row, 1));
+}
+static double beta(const struct json *row)
+{
+	return stats_incomplete_beta(at(row, 0), at(row, 1), at(row, 2));
+}
+static double pocock(const struct json *row)
+{
+	return stats_pocock_level(at(row, 0), (int)at(row, 1));
+}
 
 static void distributions_equal_scipy(void **state)
 {
@@ -164,7 +185,8 @@ static void two_way_layouts_equal_least_squares(void **state)
 			double error = sqrt(fit.residual_variance * fit.variance[arm]);
 			assert_close(fit.effect[arm], at(json_get(want, "effect"), (size_t)arm), 1e-8, "effect");
 			assert_close(error, at(json_get(want, "std_error"), (size_t)arm), 1e-8, "standard error");
-			assert_close(stats_student_two_sided_p(fit.effect[arm] / error, fit.df), at(json_get(want, "p"), (size_t)arm), 1e-6, "p");
+			assert_close(stats_student_two_sided_p(fit.effect[arm] / error, fit.df),
+				at(json_get(want, "p"), (size_t)arm), 1e-6, "p");
 		}
 		stats_two_way_release(&fit);
 	}
@@ -230,7 +252,8 @@ static void a_noisy_arm_leaves_the_pool_and_is_judged_by_its_own_pairs(void **st
 	size_t n = 0;
 	for (int arm = 0; arm < 6; arm++)
 		for (int block = 0; block < 4; block++)
-			cells[n++] = (struct stats_cell){arm, block, arm == 5 ? 0.3 + jump[block] : wobble[(block + arm * 3) % 4] * (arm + 1)};
+			cells[n++] = (struct stats_cell){
+				arm, block, arm == 5 ? 0.3 + jump[block] : wobble[(block + arm * 3) % 4] * (arm + 1)};
 	assert_int_equal(compare_arms(cells, n, 6, 4, out, NULL), STATUS_OK);
 	double mean, sd;
 	stats_paired(cells, n, 5, 4, &mean, &sd);

@@ -73,7 +73,8 @@ static int fixture_close(void **state)
 
 static void begin(struct fixture *f, bool resume, bool *resumed)
 {
-	if (store_begin_experiment(f->store, f->experiment, &f->machine, &f->build, "m.gguf", "abc", resume, &f->id, resumed, &f->err))
+	if (store_begin_experiment(
+		    f->store, f->experiment, &f->machine, &f->build, "m.gguf", "abc", resume, &f->id, resumed, &f->err))
 		fail_msg("%s", f->err.text);
 }
 
@@ -103,7 +104,8 @@ static void judge_and_save(struct fixture *f, bool final)
 	size_t n_rows = 0;
 	bool failed = false;
 	assert_int_equal(store_load_cells(f->store, f->id, f->experiment, &cells, &f->err), STATUS_OK);
-	const struct verdict_input input = {.experiment = f->experiment, .cells = cells.items, .n_cells = cells.count, .n_looks = 1};
+	const struct verdict_input input = {
+		.experiment = f->experiment, .cells = cells.items, .n_cells = cells.count, .n_looks = 1};
 	assert_int_equal(verdict_compute(&input, 0, rows, &n_rows, &failed, reason, &f->err), STATUS_OK);
 	assert_int_equal(store_save_verdicts(f->store, f->id, f->experiment, rows, n_rows, final, &f->err), STATUS_OK);
 	launch_cells_release(&cells);
@@ -260,9 +262,9 @@ static const struct json *row_with_knob(const struct json *rows, const char *kno
 
 static void history_rows_have_exactly_the_promised_members(void **state)
 {
-	static const char *const members[] = {"experiment_id", "experiment", "time_utc", "engine", "model", "machine", "workload", "metric", "knob",
-		"value", "baseline_value", "verdict", "reason", "effect_pct", "ci_low_pct", "ci_high_pct", "p_adjusted", "launches", "blocks",
-		"min_effect_pct", "evidence_id"};
+	static const char *const members[] = {"experiment_id", "experiment", "time_utc", "engine", "model", "machine", "workload",
+		"metric", "knob", "value", "baseline_value", "verdict", "reason", "effect_pct", "ci_low_pct", "ci_high_pct",
+		"p_adjusted", "launches", "blocks", "min_effect_pct", "evidence_id"};
 	struct fixture *f = *state;
 	struct json *rows = NULL;
 	bool resumed;
@@ -327,7 +329,8 @@ static void verdicts_keep_their_number_and_their_time_when_nothing_changed(void 
 	begin(f, false, &resumed);
 	save_all(f);
 	judge_and_save(f, false);
-	int64_t ids = ask(f->store, "SELECT sum(verdict_id) FROM verdict"), time = ask(f->store, "SELECT min(time_utc_ns) FROM verdict");
+	int64_t ids = ask(f->store, "SELECT sum(verdict_id) FROM verdict"),
+		time = ask(f->store, "SELECT min(time_utc_ns) FROM verdict");
 	assert_int_equal(ask(f->store, "SELECT count(*) FROM experiment WHERE finished_utc_ns IS NULL"), 1);
 	judge_and_save(f, true);
 	assert_int_equal(ask(f->store, "SELECT sum(verdict_id) FROM verdict"), ids);
@@ -393,11 +396,15 @@ static void numbers_that_are_not_finite_become_null_with_a_reason(void **state)
 		launch.runs[1].requests[i].ok = false;
 	assert_int_equal(store_save_launch(f->store, f->id, f->experiment, &launch, &f->err), STATUS_OK);
 	launch_result_release(&launch);
-	assert_int_equal(ask(f->store, "SELECT count(*) FROM run WHERE warmup = 0 AND output_tps IS NULL AND json_extract(nulls, '$.output_tps') = 'undefined'"), 1);
+	assert_int_equal(ask(f->store,
+				 "SELECT count(*) FROM run WHERE warmup = 0 AND output_tps IS NULL AND json_extract(nulls, "
+				 "'$.output_tps') = 'undefined'"),
+		1);
 	assert_int_equal(ask(f->store, "SELECT count(*) FROM run WHERE warmup = 0 AND output_tps IS NOT NULL"), 1);
 	struct sql_statement *statement = NULL;
 	bool row = false;
-	assert_int_equal(sql_prepare(f->store->sql, "SELECT ? IS NULL AND ? IS NULL AND ? IS NULL", &statement, &f->err), STATUS_OK);
+	assert_int_equal(
+		sql_prepare(f->store->sql, "SELECT ? IS NULL AND ? IS NULL AND ? IS NULL", &statement, &f->err), STATUS_OK);
 	sql_bind_real(statement, NAN);
 	sql_bind_real(statement, INFINITY);
 	sql_bind_real(statement, -INFINITY);
@@ -453,9 +460,20 @@ static void a_record_survives_the_way_to_another_database(void **state)
 /* Each change of a sound record makes it one that is refused, and leaves the database as it was. */
 static void unsound_records_are_refused_whole(void **state)
 {
-	static const struct { const char *where, *key; } removed[] = {
-		{NULL, "schema"}, {NULL, "experiment"}, {NULL, "machine"}, {NULL, "build"}, {NULL, "model"}, {NULL, "arms"}, {NULL, "workloads"},
-		{"experiment", "hash"}, {"experiment", "started_utc_ns"}, {"machine", "hash"}, {"build", "hash"},
+	static const struct {
+		const char *where, *key;
+	} removed[] = {
+		{NULL, "schema"},
+		{NULL, "experiment"},
+		{NULL, "machine"},
+		{NULL, "build"},
+		{NULL, "model"},
+		{NULL, "arms"},
+		{NULL, "workloads"},
+		{"experiment", "hash"},
+		{"experiment", "started_utc_ns"},
+		{"machine", "hash"},
+		{"build", "hash"},
 	};
 	struct fixture *f = *state;
 	bool resumed, added;
@@ -567,8 +585,10 @@ static void a_newer_or_foreign_database_is_refused(void **state)
 	assert_int_not_equal(store_open("/no/such/folder/r.db", &store, &f->err), STATUS_OK);
 }
 
-static const char *const half_bad[] = {"CREATE TABLE one (x INTEGER) STRICT;", "CREATE TABLE two (x INTEGER) STRICT; CREATE TABLE one (y INTEGER);"};
-static const char *const all_good[] = {"CREATE TABLE one (x INTEGER) STRICT;", "CREATE TABLE two (x INTEGER) STRICT; CREATE TABLE three (y INTEGER);"};
+static const char *const half_bad[] = {
+	"CREATE TABLE one (x INTEGER) STRICT;", "CREATE TABLE two (x INTEGER) STRICT; CREATE TABLE one (y INTEGER);"};
+static const char *const all_good[] = {
+	"CREATE TABLE one (x INTEGER) STRICT;", "CREATE TABLE two (x INTEGER) STRICT; CREATE TABLE three (y INTEGER);"};
 
 static int64_t number(struct sql *sql, const char *question)
 {
@@ -713,7 +733,8 @@ static void a_writer_killed_at_any_moment_leaves_whole_launches(void **state)
 			_exit(0);
 		}
 		char said = 0;
-		for (int i = 0; i < 1 + 2 * round; i++) /* each round is killed after another number of launches, in the middle of the next */
+		for (int i = 0; i < 1 + 2 * round;
+			i++) /* each round is killed after another number of launches, in the middle of the next */
 			assert_int_equal(read(pipes[0], &said, 1), 1);
 		kill(child, SIGKILL);
 		waitpid(child, NULL, 0);
@@ -721,8 +742,10 @@ static void a_writer_killed_at_any_moment_leaves_whole_launches(void **state)
 		close(pipes[1]);
 		assert_int_equal(store_open(f->path, &f->store, &f->err), STATUS_OK);
 		assert_true(ask(f->store, "SELECT count(*) FROM launch") >= (round + 1) * (round + 1)); /* 1 + 3 + 5 + … */
-		assert_int_equal(ask(f->store, "SELECT count(*) FROM (SELECT l.launch_id FROM launch l LEFT JOIN run USING (launch_id)"
-					       " LEFT JOIN request USING (run_id) GROUP BY l.launch_id HAVING count(request_id) <> 6)"), 0);
+		assert_int_equal(ask(f->store,
+					 "SELECT count(*) FROM (SELECT l.launch_id FROM launch l LEFT JOIN run USING (launch_id)"
+					 " LEFT JOIN request USING (run_id) GROUP BY l.launch_id HAVING count(request_id) <> 6)"),
+			0);
 		assert_int_equal(ask(f->store, "SELECT count(*) FROM pragma_foreign_key_check"), 0);
 		store_close(f->store);
 		f->store = NULL;

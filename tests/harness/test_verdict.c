@@ -15,8 +15,9 @@
 #include "tests/support/experiment_text.h"
 
 /* Baseline, twin and two candidates. */
-static const char two_candidates[] = "{'name':'v','matrix':{'factors':{'graph_max_bs':[8,0,16]}},"
-				     "'guards':{'greedy_fingerprint':{'prompts':2,'min_match_frac':1}},'protocol':{'blocks':4,'screening':false}}";
+static const char two_candidates[] =
+	"{'name':'v','matrix':{'factors':{'graph_max_bs':[8,0,16]}},"
+	"'guards':{'greedy_fingerprint':{'prompts':2,'min_match_frac':1}},'protocol':{'blocks':4,'screening':false}}";
 
 #define CELLS_MAX 4096
 
@@ -52,7 +53,8 @@ static void bench_init(struct bench *bench, const char *text, int blocks, const 
 	bench->n_cells = 0;
 	for (int block = 0; block < blocks; block++)
 		for (int arm = 0; arm < bench->experiment->n_arms; arm++)
-			add_cell(bench, arm, block, 100 * factors[arm] * (1 + 0.01 * block) * (1 + noise[(arm * 3 + block * 5) % 7]));
+			add_cell(bench, arm, block,
+				100 * factors[arm] * (1 + 0.01 * block) * (1 + noise[(arm * 3 + block * 5) % 7]));
 }
 
 static struct launch_cell *cell_of(struct bench *bench, int arm, int block)
@@ -65,9 +67,11 @@ static struct launch_cell *cell_of(struct bench *bench, int arm, int block)
 
 static void judge_looks(struct bench *bench, int n_looks)
 {
-	struct verdict_input input = {.experiment = bench->experiment, .cells = bench->cells, .n_cells = bench->n_cells, .n_looks = n_looks};
+	struct verdict_input input = {
+		.experiment = bench->experiment, .cells = bench->cells, .n_cells = bench->n_cells, .n_looks = n_looks};
 	struct err err = {0};
-	enum status status = verdict_compute(&input, 0, bench->rows, &bench->n_rows, &bench->baseline_failed, bench->baseline_reason, &err);
+	enum status status =
+		verdict_compute(&input, 0, bench->rows, &bench->n_rows, &bench->baseline_failed, bench->baseline_reason, &err);
 	if (status)
 		fail_msg("%s", err.text);
 }
@@ -107,7 +111,8 @@ static void large_differences_help_and_hurt(void **state)
 static void lower_is_better_turns_the_verdict_not_the_sign(void **state)
 {
 	struct bench bench;
-	bench_init(&bench, "{'name':'v','matrix':{'factors':{'graph_max_bs':[8,0,16]}},'verdict':{'primary':{'metric':'ttft_ms_p50'}}}", 4,
+	bench_init(&bench,
+		"{'name':'v','matrix':{'factors':{'graph_max_bs':[8,0,16]}},'verdict':{'primary':{'metric':'ttft_ms_p50'}}}", 4,
 		(double[]){1, 1, 1.3, 0.7});
 	judge(&bench);
 	assert_int_equal(bench.rows[1].verdict, VERDICT_HURT);
@@ -132,7 +137,8 @@ static void small_but_sure_differences_are_equivalent_or_below_the_minimum(void 
 static void wide_intervals_are_inconclusive_and_say_how_many_blocks_are_missing(void **state)
 {
 	struct bench bench;
-	static const double wild[4][4] = {{1, 1.06, 0.95, 1.01}, {0.96, 1.02, 1.05, 0.94}, {1.05, 0.93, 1.02, 1.04}, {0.97, 1.0, 1.06, 0.95}};
+	static const double wild[4][4] = {
+		{1, 1.06, 0.95, 1.01}, {0.96, 1.02, 1.05, 0.94}, {1.05, 0.93, 1.02, 1.04}, {0.97, 1.0, 1.06, 0.95}};
 	bench_init(&bench, two_candidates, 0, NULL);
 	for (int arm = 0; arm < 4; arm++)
 		for (int block = 0; block < 4; block++)
@@ -291,7 +297,8 @@ static void a_gain_whose_limit_is_doubtful_is_not_a_win(void **state)
 	bench_release(&bench);
 }
 
-static const char screening[] = "{'name':'v','matrix':{'factors':{'graph_max_bs':[8,0,16]}},'protocol':{'blocks':3,'max_blocks':8}}";
+static const char screening[] =
+	"{'name':'v','matrix':{'factors':{'graph_max_bs':[8,0,16]}},'protocol':{'blocks':3,'max_blocks':8}}";
 
 static void hopeless_arms_are_screened_after_two_blocks(void **state)
 {
@@ -365,9 +372,11 @@ static void cells_of_unknown_arms_are_our_own_bug(void **state)
 	bench_init(&bench, two_candidates, 3, (double[]){1, 1, 1, 1});
 	struct verdict_input input = {.experiment = bench.experiment, .cells = bench.cells, .n_cells = bench.n_cells, .n_looks = 1};
 	bench.cells[0].arm = 4;
-	assert_int_equal(verdict_compute(&input, 0, bench.rows, &bench.n_rows, &bench.baseline_failed, bench.baseline_reason, NULL), STATUS_INTERNAL);
+	assert_int_equal(verdict_compute(&input, 0, bench.rows, &bench.n_rows, &bench.baseline_failed, bench.baseline_reason, NULL),
+		STATUS_INTERNAL);
 	bench.cells[0].arm = 0;
-	assert_int_equal(verdict_compute(&input, 1, bench.rows, &bench.n_rows, &bench.baseline_failed, bench.baseline_reason, NULL), STATUS_INTERNAL);
+	assert_int_equal(verdict_compute(&input, 1, bench.rows, &bench.n_rows, &bench.baseline_failed, bench.baseline_reason, NULL),
+		STATUS_INTERNAL);
 	bench_release(&bench);
 }
 
@@ -427,8 +436,8 @@ static void nothing_changed_gives_few_false_verdicts(void **state)
 		noisy += bench.rows[0].verdict != VERDICT_NEUTRAL;
 		memset(bench.cells, 0, bench.n_cells * sizeof *bench.cells);
 	}
-	printf("any false verdict in %.1f %% of null experiments with 8 candidates; twin differs in %.1f %%\n", 100.0 * false_any / TRIALS,
-		100.0 * noisy / TRIALS);
+	printf("any false verdict in %.1f %% of null experiments with 8 candidates; twin differs in %.1f %%\n",
+		100.0 * false_any / TRIALS, 100.0 * noisy / TRIALS);
 	assert_true(false_any < TRIALS * 5 / 100);
 	assert_true(noisy < TRIALS * 6 / 100);
 	bench_release(&bench);
@@ -448,7 +457,8 @@ static void a_planted_five_percent_is_found(void **state)
 		covered += row->ci_low_pct <= 5 && 5 <= row->ci_high_pct;
 		memset(bench.cells, 0, bench.n_cells * sizeof *bench.cells);
 	}
-	printf("+5 %% found in %.1f %% of experiments; its interval covers it in %.1f %%\n", 100.0 * found / TRIALS, 100 * covered / TRIALS);
+	printf("+5 %% found in %.1f %% of experiments; its interval covers it in %.1f %%\n", 100.0 * found / TRIALS,
+		100 * covered / TRIALS);
 	assert_true(found > TRIALS * 90 / 100);
 	assert_true(covered > TRIALS * 0.92);
 	bench_release(&bench);

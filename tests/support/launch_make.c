@@ -11,8 +11,15 @@
 /* All requests are sent at once; their tokens end at the same time, so that tok/s is tokens over that time. */
 static void make_request(struct request_result *request, int64_t begin_ns, int64_t duration_ns)
 {
-	*request = (struct request_result){.ok = true, .http_status = 200, .prompt_tokens = 16, .completion_tokens = TOKENS, .cached_tokens = -1,
-		.drafted = -1, .accepted = -1, .sent_ns = begin_ns, .n_times = TOKENS};
+	*request = (struct request_result){.ok = true,
+		.http_status = 200,
+		.prompt_tokens = 16,
+		.completion_tokens = TOKENS,
+		.cached_tokens = -1,
+		.drafted = -1,
+		.accepted = -1,
+		.sent_ns = begin_ns,
+		.n_times = TOKENS};
 	snprintf(request->finish_reason, sizeof request->finish_reason, "length");
 	request->text = mem_strdup("one two three four");
 	request->token_times_ns = mem_calloc(TOKENS, sizeof *request->token_times_ns);
@@ -29,7 +36,11 @@ static void make_request(struct request_result *request, int64_t begin_ns, int64
 static void make_run(struct run_result *run, int workload, int index, bool warmup, double tps)
 {
 	int64_t begin_ns = 1000000000, duration_ns = (int64_t)(1e9 * REQUESTS * TOKENS / tps);
-	*run = (struct run_result){.workload = workload, .index = index, .warmup = warmup, .n_requests = REQUESTS, .begin_ns = begin_ns,
+	*run = (struct run_result){.workload = workload,
+		.index = index,
+		.warmup = warmup,
+		.n_requests = REQUESTS,
+		.begin_ns = begin_ns,
 		.end_ns = begin_ns + duration_ns};
 	run->requests = mem_calloc(REQUESTS, sizeof *run->requests);
 	for (int i = 0; i < REQUESTS; i++)
@@ -38,8 +49,15 @@ static void make_run(struct run_result *run, int workload, int index, bool warmu
 
 void launch_make(struct launch_result *launch, const struct experiment *experiment, int arm, int block, double tps)
 {
-	*launch = (struct launch_result){.arm = arm, .block = block, .order = arm, .exit_code = 0, .exit_signal = -1,
-		.started_utc_ns = 1700000000000000000 + block, .spawn_to_ready_ns = 900000000, .total_ns = 4000000000, .peak_memory_bytes = 123456789};
+	*launch = (struct launch_result){.arm = arm,
+		.block = block,
+		.order = arm,
+		.exit_code = 0,
+		.exit_signal = -1,
+		.started_utc_ns = 1700000000000000000 + block,
+		.spawn_to_ready_ns = 900000000,
+		.total_ns = 4000000000,
+		.peak_memory_bytes = 123456789};
 	launch->command = mem_strdup("[\"verdict-engine\",\"serve\"]");
 	launch->log_tail = mem_strdup("ready\n");
 	launch->fingerprint = mem_strdup("[\"a\",\"b\"]");
@@ -51,8 +69,14 @@ void launch_make(struct launch_result *launch, const struct experiment *experime
 
 void launch_make_failed(struct launch_result *launch, int arm, int block, enum failure failure, const char *reason)
 {
-	*launch = (struct launch_result){.arm = arm, .block = block, .order = arm, .failure = failure, .exit_code = 3, .exit_signal = -1,
-		.started_utc_ns = 1700000000000000000 + block, .total_ns = 300000000};
+	*launch = (struct launch_result){.arm = arm,
+		.block = block,
+		.order = arm,
+		.failure = failure,
+		.exit_code = 3,
+		.exit_signal = -1,
+		.started_utc_ns = 1700000000000000000 + block,
+		.total_ns = 300000000};
 	snprintf(launch->reason, sizeof launch->reason, "%s", reason);
 	snprintf(launch->phase, sizeof launch->phase, "launch");
 	launch->log_tail = mem_strdup("loading\n{\"error\":\"not_enough_memory\"}\n");
