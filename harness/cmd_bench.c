@@ -33,7 +33,7 @@ static const char help_text[] =
 	"concurrency. Prints a line per run (tokens, seconds, tok/s, prompt tokens) and the overall. It POSTs exactly\n"
 	"(warmup + runs) x requests times. Tokens are those that the server's usage tells; where it tells none they are unknown.\n"
 	"\n"
-	"URL is the server's address, such as http://127.0.0.1:8000; a path /v1 is taken as well.\n"
+	"URL is the server's address, such as http://127.0.0.1:8000; a path /v1 is taken as well.\n";
 
 static const char help_end[] =
 	"\n"
