@@ -6,6 +6,11 @@
  *   POST /detokenize {"tokens"}                      → {"content", "prompt"}
  *   GET  /health                                     200 once a token has really been generated, else 503
  *   GET  /config, /metrics; GET or POST /flush_cache
+ *
+ * Where servers differ, this one: refuses (400) a prompt or max_tokens that the context has no room for instead of cutting it;
+ * takes 16 tokens as the default of completions and the rest of the context as that of chats; gives choice i of n the seed
+ * plus i; never turns text of a prompt or message into control tokens, unless a completion says "parse_special": true; never
+ * shows a stop string; ends a stream that fails with an error event and [DONE]; answers 429 when the queue is full.
  */
 #ifndef ENGINE_API_H
 #define ENGINE_API_H

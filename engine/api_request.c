@@ -205,7 +205,7 @@ static enum status read_prompts(struct api_request *request, struct api_error *e
 	return STATUS_OK;
 }
 
-/* Content given as parts: [{"type": "text", "text": "…"}, …], joined by newlines as chat templates without typed content expect. */
+/* Content given as parts, [{"type": "text", "text": "…"}, …], joined by newlines as templates without typed content expect. */
 static enum status read_parts(
 	struct api_request *request, const struct json *parts, struct chat_message *out, struct api_error *error)
 {
