@@ -196,7 +196,7 @@ static enum status start_child(struct ranks *ranks, int rank, struct err *err)
 
 /* ---- ending ---- */
 
-/* Sends SIGKILL to the children and takes their remains; waits grace_ns before that for those who end by themselves. */
+/* Once, last: sends SIGKILL to the children and takes their remains; waits grace_ns before that for those who end by themselves. */
 static void end_children(struct ranks *ranks, int64_t grace_ns)
 {
 	int64_t deadline_ns = clock_monotonic_ns() + grace_ns;
@@ -210,10 +210,9 @@ static void end_children(struct ranks *ranks, int64_t grace_ns)
 			kill(ranks->children[rank].pid, SIGKILL); /* not reaped yet, so the number is still theirs */
 	}
 	for (int rank = 1; rank < ranks->world; rank++) {
-		struct ranks_child *child = &ranks->children[rank];
+		const struct ranks_child *child = &ranks->children[rank];
 		if (child->pid > 0 && (child->pidfd < 0 || is_readable(child->pidfd, KILL_GRACE_NS)))
 			waitpid(child->pid, NULL, 0);
-		child->pid = 0;
 	}
 }
 
