@@ -234,11 +234,7 @@ static void settle_part(struct engine *engine, const struct schedule_part *part,
 {
 	struct job *job = job_of(part->sequence);
 	int32_t ids[DRAFTER_TOKENS_MAX + 1];
-	if (job->cancelled && job->finish != FINISH_ERROR) {
-		job->finish = FINISH_CANCELLED;
-		job->n_new = 0;
-	}
-	if (job->finish == FINISH_ERROR || job->finish == FINISH_CANCELLED) {
+	if (job->finish == FINISH_ERROR) {
 		retire(engine, job, job->finish);
 		return;
 	}
@@ -274,9 +270,8 @@ static void tell_logits(const struct engine *engine, struct job *job, const stru
 static void tell_part(const struct engine *engine, const struct schedule_part *part)
 {
 	struct job *job = job_of(part->sequence);
-	if (job->finish != FINISH_CANCELLED)
-		tell_logits(engine, job, part);
-	if (job->n_new > 0 && job->finish != FINISH_ERROR && job->listener.on_tokens)
+	tell_logits(engine, job, part);
+	if (job->n_new > 0 && job->listener.on_tokens)
 		job->listener.on_tokens(job->listener.ctx, engine->tokens + job->first_new, (size_t)job->n_new);
 	if (job->finish != FINISH_NONE)
 		tell_end(job);

@@ -25,7 +25,8 @@ struct request {
 	int32_t tokens[LENGTH_MAX];
 	int32_t expected[LENGTH_MAX]; /* the whole text, made without any scheduling */
 	int32_t logits_seen; /* with all_logits: leading positions whose logits came, each once */
-	bool alive;
+	int32_t n_cached; /* as first reported */
+	bool started, alive;
 };
 
 struct bed {
@@ -153,6 +154,10 @@ static void advance_part(const struct schedule_part *part)
 	struct sequence *sequence = part->sequence;
 	struct request *request = sequence->owner;
 	int32_t tokens[DRAFTER_TOKENS_MAX + 1], drafts[DRAFTER_TOKENS_MAX];
+	if (!request->started)
+		request->n_cached = sequence->n_cached;
+	request->started = true;
+	assert_int_equal(sequence->n_cached, request->n_cached); /* also after a preemption */
 	if (sequence->all_logits && part->position + part->n_rows > request->logits_seen) {
 		assert_int_equal(part->position + part->n_rows - part->n_logits, request->logits_seen);
 		request->logits_seen += part->n_logits;
@@ -351,6 +356,41 @@ static void a_prompt_given_up_half_way_leaves_only_finished_blocks(void **state)
 	tear_down();
 }
 
+static void a_prompt_waits_for_blocks_that_another_prompt_will_need(void **state)
+{
+	const struct bed_options options = {.n_blocks = 9, .slots = 4, .chunk = 16, .queue_max = 10, .prefix_cache = true};
+	set_up(&options, 1);
+	struct request *first = submit(96, 10, 1, STATUS_OK); /* 6 blocks, and a seventh soon */
+	struct request *second = submit(16, 10, 2, STATUS_OK); /* 2 blocks with its first answer token: one too many */
+	run_step(&options);
+	assert_int_equal(first->sequence.state, SEQUENCE_RUNNING);
+	assert_int_equal(second->sequence.state, SEQUENCE_WAITING);
+	struct request *third = submit(1, 2, 3, STATUS_OK); /* would fit, but does not overtake */
+	run_step(&options);
+	assert_int_equal(third->sequence.state, SEQUENCE_WAITING);
+	while (first->alive || second->alive || third->alive)
+		assert_true(run_step(&options));
+	assert_int_equal(counts().preemptions, 0);
+	tear_down();
+}
+
+static void a_preempted_sequence_comes_back_before_those_that_never_ran(void **state)
+{
+	const struct bed_options options = {.n_blocks = 9, .slots = 2, .chunk = 64, .queue_max = 10, .prefix_cache = true};
+	set_up(&options, 1);
+	struct request *first = submit(30, 90, 1, STATUS_OK), *second = submit(30, 90, 2, STATUS_OK);
+	struct request *fresh = submit(30, 90, 3, STATUS_OK);
+	while (counts().preemptions == 0)
+		assert_true(run_step(&options));
+	assert_int_equal(second->sequence.state, SEQUENCE_WAITING);
+	while (second->sequence.state == SEQUENCE_WAITING)
+		assert_true(run_step(&options));
+	assert_int_equal(fresh->sequence.n_computed, 0);
+	while (first->alive || second->alive || fresh->alive)
+		assert_true(run_step(&options));
+	tear_down();
+}
+
 static void all_logits_cover_every_prompt_position_once(void **state)
 {
 	const struct bed_options options = {
@@ -451,6 +491,8 @@ int main(void)
 		cmocka_unit_test(decoding_goes_on_while_a_long_prompt_is_computed),
 		cmocka_unit_test(a_cached_prompt_leaves_one_block_to_compute),
 		cmocka_unit_test(a_prompt_given_up_half_way_leaves_only_finished_blocks),
+		cmocka_unit_test(a_prompt_waits_for_blocks_that_another_prompt_will_need),
+		cmocka_unit_test(a_preempted_sequence_comes_back_before_those_that_never_ran),
 		cmocka_unit_test(all_logits_cover_every_prompt_position_once),
 		cmocka_unit_test(texts_do_not_depend_on_scheduling_in_random_histories),
 	};
