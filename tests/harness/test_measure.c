@@ -285,6 +285,59 @@ static void a_command_adapter_proves_identity_by_the_socket(void **state)
 	launch_result_release(&result);
 }
 
+static void other_engines_are_driven_by_their_own_names_and_words(void **state)
+{
+	static const struct { const char *adapter, *baseline, *matrix, *argument; } cases[] = {
+		{"vllm", "{\"mem_fraction\": 0.9}", "{\"factors\": {\"mem_fraction\": [0.9, 0.8]}, \"aa_twin\": false}", "--gpu-memory-utilization\",\"0.9\""},
+		{"sglang", "{\"graph_max_bs\": 32}", "{\"factors\": {\"graph_max_bs\": [32, 8]}, \"aa_twin\": false}", "--cuda-graph-max-bs\",\"32\""},
+		{"llamacpp", "{\"parallel\": 4}", "{\"factors\": {\"parallel\": [4, 8]}, \"aa_twin\": false}", "--parallel\",\"4\""},
+	};
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		const char *stub[] = {"--dialect", cases[i].adapter, NULL};
+		struct launch_result result;
+		measure_arm(&(struct stub_experiment){.adapter = cases[i].adapter, .stub = stub, .baseline = cases[i].baseline, .matrix = cases[i].matrix},
+			0, &result);
+		assert_string_equal(result.reason, "");
+		assert_non_null(strstr(result.command, cases[i].argument));
+		const struct request_result *request = &result.runs[1].requests[0];
+		assert_int_equal(request->completion_tokens, 12);
+		assert_int_equal(request->token_counts[11], strcmp(cases[i].adapter, "llamacpp") == 0 ? 0 : 12);
+		launch_result_release(&result);
+	}
+}
+
+static void what_other_engines_say_is_a_failure_class(void **state)
+{
+	const char *vllm[] = {"--dialect", "vllm", NULL}, *sglang[] = {"--dialect", "sglang", "--config-lies", NULL};
+	expect_failure(&(struct stub_experiment){.adapter = "vllm", .stub = vllm, .baseline = "{\"mem_fraction\": 0.2}",
+		.matrix = "{\"factors\": {\"mem_fraction\": [0.2, 0.9]}, \"aa_twin\": false}"}, 0, FAILURE_OOM_LOAD, "ready",
+		"No available memory for the cache blocks");
+	expect_failure(&(struct stub_experiment){.adapter = "sglang", .stub = sglang, .baseline = "{\"graph_max_bs\": 32}",
+		.matrix = "{\"factors\": {\"graph_max_bs\": [32, 8]}, \"aa_twin\": false}"}, 0, FAILURE_INACTIVE, "ready",
+		"graph_max_bs=32 was asked, 160 is in effect");
+}
+
+static bool port_never_free(int port)
+{
+	return false;
+}
+
+static void a_port_that_does_not_come_back_makes_the_machine_dirty_and_blames_nobody(void **state)
+{
+	struct fixture fixture;
+	struct launch_result result;
+	set_up(&fixture, &(struct stub_experiment){0});
+	struct runner_ops stuck = runner_local;
+	stuck.port_is_free = port_never_free;
+	fixture.measure.runner = &stuck;
+	assert_int_equal(measure_launch(&fixture.measure, 0, &result, NULL), STATUS_OK);
+	assert_true(result.machine_dirty);
+	assert_int_equal(result.failure, FAILURE_NONE);
+	assert_int_equal(result.n_runs, 3);
+	launch_result_release(&result);
+	tear_down(&fixture);
+}
+
 static void real_text_goes_to_the_chat_endpoint(void **state)
 {
 	char path[] = "/tmp/verdict-measure-XXXXXX";
@@ -339,6 +392,9 @@ int main(int argc, char **argv)
 		cmocka_unit_test(refused_requests_are_a_client_error),
 		cmocka_unit_test(an_attached_server_is_measured_and_left_alone),
 		cmocka_unit_test(a_command_adapter_proves_identity_by_the_socket),
+		cmocka_unit_test(other_engines_are_driven_by_their_own_names_and_words),
+		cmocka_unit_test(what_other_engines_say_is_a_failure_class),
+		cmocka_unit_test(a_port_that_does_not_come_back_makes_the_machine_dirty_and_blames_nobody),
 		cmocka_unit_test(real_text_goes_to_the_chat_endpoint),
 		cmocka_unit_test(a_signal_stops_the_engine_and_gives_no_result),
 		cmocka_unit_test(a_server_that_is_never_ready_is_a_timeout_that_says_what_was_seen),

@@ -308,6 +308,42 @@ static void an_interrupt_stops_the_engine_and_keeps_what_is_there(void **state)
 	close_workspace(&space);
 }
 
+static void a_launch_during_which_we_were_stopped_is_void_and_made_again(void **state)
+{
+	struct workspace space;
+	char log_path[96];
+	const char *stub[] = {"--token-ms", "40", "--request-log", log_path, NULL};
+	snprintf(log_path, sizeof(log_path), "/dev/null");
+	open_workspace(&space, &(struct stub_experiment){0});
+	snprintf(log_path, sizeof(log_path), "%s/posts", space.folder);
+	struct text text = {0}, log = {0}, launches = {0};
+	stub_experiment_text(&(struct stub_experiment){.stub = stub, .guards = "{\"greedy_fingerprint\": {\"prompts\": 0}}",
+		.protocol = "{\"blocks\": 1, \"max_blocks\": 1, \"runs_per_launch\": 1, \"warmup\": {\"requests_per_slot\": 0}}"}, &text);
+	assert_int_equal(file_write_atomic(space.file, text.data, text.len, NULL), STATUS_OK);
+	const char *arguments[] = {"run", space.file, "--db", space.db, NULL};
+	pid_t pid = support_spawn(arguments);
+	/* The probe, the flush, and then two requests at once: the measured run. */
+	int64_t until_ns = clock_monotonic_ns() + 20000 * MS;
+	while (count_of(&log, "POST /v1/completions\n") < 3 && clock_monotonic_ns() < until_ns) {
+		clock_sleep_ns(5 * MS);
+		text_clear(&log);
+		file_read(log_path, 1 << 20, &log, NULL);
+	}
+	kill(pid, SIGSTOP);
+	clock_sleep_ns(1300 * MS);
+	kill(pid, SIGCONT);
+	int wait_status = 0;
+	assert_int_equal(waitpid(pid, &wait_status, 0), pid);
+	assert_true(WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0);
+	list_launches(&space, &launches);
+	assert_int_equal(count_of(&launches, ".0 "), 2);
+	assert_int_equal(count_of(&launches, ".1 "), 1);
+	text_release(&text);
+	text_release(&log);
+	text_release(&launches);
+	close_workspace(&space);
+}
+
 static void wrong_text_is_a_failure_however_fast(void **state)
 {
 	/* A switch without a value, as an environment of the stub would be: the candidate answers something else. */
@@ -441,6 +477,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(a_failed_baseline_ends_the_run_with_exit_code_1),
 		cmocka_unit_test(a_crash_is_tried_again_and_both_attempts_are_kept),
 		cmocka_unit_test(an_interrupt_stops_the_engine_and_keeps_what_is_there),
+		cmocka_unit_test(a_launch_during_which_we_were_stopped_is_void_and_made_again),
 		cmocka_unit_test(wrong_text_is_a_failure_however_fast),
 		cmocka_unit_test(bad_usage_starts_nothing),
 		cmocka_unit_test(a_missing_engine_is_found_out_before_anything_is_stored),

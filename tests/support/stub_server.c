@@ -31,6 +31,7 @@ struct stub {
 	double token_ms;
 	bool wrong_text, wrong_nonce, no_usage, config_lies, no_models;
 	const char *transcript, *request_log;
+	const char *dialect; /* which engine's words it uses: "builtin", "vllm", "sglang", "llamacpp" */
 	/* Settings, as an engine would have them; they change the speed. */
 	const char *speculation, *allreduce, *model, *host;
 	long long graph_max_bs;
@@ -123,6 +124,15 @@ static struct json *new_usage_event(const struct stub *stub, long long prompt_to
 	return event;
 }
 
+/* llama.cpp tells its counts as timings of the last event. */
+static struct json *new_timings(long long tokens)
+{
+	struct json *timings = json_new_object();
+	json_set(timings, "cache_n", json_new_integer(0));
+	json_set(timings, "predicted_n", json_new_integer(tokens));
+	return timings;
+}
+
 /* Milliseconds per token under the settings: what a benchmark of this "engine" must find. */
 static double token_ms(const struct stub *stub)
 {
@@ -152,6 +162,7 @@ static void stream_tokens(struct stub *stub, int fd, const struct json *request,
 	const struct json *prompt = json_get(request, "prompt");
 	long long prompt_tokens = json_kind_of(prompt) == JSON_KIND_ARRAY ? (long long)json_count(prompt) : 10;
 	uint64_t hash = prompt_hash(request) + (stub->wrong_text ? 1 : 0);
+	bool continuous = json_bool(json_get(json_get(request, "stream_options"), "continuous_usage_stats"), false);
 	const char *head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n";
 	bool alive = send_all(fd, head, strlen(head));
 	int64_t due_ns = clock_monotonic_ns();
@@ -162,10 +173,21 @@ static void stream_tokens(struct stub *stub, int fd, const struct json *request,
 			clock_sleep_ns(wait_ns);
 		char word[16];
 		snprintf(word, sizeof(word), " w%u", (unsigned)(hash64_mix(hash + (uint64_t)i) % 1000));
-		alive = send_event(fd, new_event(chat, word, NULL));
+		struct json *event = new_event(chat, word, NULL);
+		if (continuous) {
+			struct json *usage = json_new_object();
+			json_set(usage, "prompt_tokens", json_new_integer(prompt_tokens));
+			json_set(usage, "completion_tokens", json_new_integer(i + 1));
+			json_set(event, "usage", usage);
+		}
+		alive = send_event(fd, event);
 	}
-	alive = alive && send_event(fd, new_event(chat, "", "length"));
-	if (alive && !stub->no_usage)
+	bool timings = text_equal(stub->dialect, "llamacpp");
+	struct json *last = new_event(chat, "", "length");
+	if (timings)
+		json_set(last, "timings", new_timings(tokens));
+	alive = alive ? send_event(fd, last) : (json_free(last), false);
+	if (alive && !stub->no_usage && !timings)
 		alive = send_event(fd, new_usage_event(stub, prompt_tokens, tokens));
 	if (alive && send_chunk(fd, "data: [DONE]\n\n", 14))
 		send_all(fd, "0\r\n\r\n", 5);
@@ -233,7 +255,8 @@ static void serve_post(struct stub *stub, int fd, const char *path, const struct
 	bool chat = text_starts_with(path, "/v1/chat/completions");
 	log_request(stub, path);
 	if (!chat && !text_starts_with(path, "/v1/completions")) {
-		answer(fd, text_equal(path, "/flush_cache") ? 200 : 404, "application/json", "{}");
+		bool flush = text_equal(path, "/flush_cache") || text_equal(path, "/reset_prefix_cache");
+		answer(fd, flush ? 200 : 404, "application/json", "{}");
 		return;
 	}
 	if (stub->transcript) {
@@ -293,6 +316,11 @@ static void serve_get(struct stub *stub, int fd, const char *path)
 		text_release(&text);
 	} else if (text_equal(path, "/config")) {
 		serve_config(stub, fd);
+	} else if (text_equal(path, "/server_info") && text_equal(stub->dialect, "sglang")) {
+		struct text text = {0};
+		text_printf(&text, "{\"cuda_graph_max_bs\":%lld,\"mem_fraction_static\":%g}", stub->config_lies ? 160 : stub->graph_max_bs, stub->mem_fraction);
+		answer(fd, 200, "application/json", text_str(&text));
+		text_release(&text);
 	} else if (text_equal(path, "/v1/models") && !stub->no_models) {
 		answer(fd, 200, "application/json", "{\"data\":[{\"id\":\"stub-model\"}]}");
 	} else {
@@ -410,7 +438,7 @@ static int serve(struct stub *stub)
 int stub_server_run(int argc, char **argv)
 {
 	static struct stub stub = {.status = 200, .output_tokens = -1, .hang_after = -1, .die_after = -1, .token_ms = 1, .speculation = "off",
-		.allreduce = "shm-flag", .mem_fraction = 0.9, .faults = {.exit_code = -1}};
+		.allreduce = "shm-flag", .mem_fraction = 0.9, .dialect = "builtin", .faults = {.exit_code = -1}};
 	const struct option options[] = {
 		{"port", OPTION_I64, &stub.port, 0, 65535, "N", "0: any"},
 		{"host", OPTION_STRING, &stub.host, 0, 0, "ADDRESS", "ignored: always loopback"},
@@ -430,6 +458,11 @@ int stub_server_run(int argc, char **argv)
 		{"config-lies", OPTION_FLAG, &stub.config_lies, 0, 0, NULL, "speculation is reported as off"},
 		{"transcript", OPTION_STRING, &stub.transcript, 0, 0, "FILE", "sent to every completion"},
 		{"request-log", OPTION_STRING, &stub.request_log, 0, 0, "FILE", "one line per POST"},
+		{"dialect", OPTION_STRING, &stub.dialect, 0, 0, "NAME", "vllm, sglang, llamacpp: their ways of telling things"},
+		{"cuda-graph-max-bs", OPTION_I64, &stub.graph_max_bs, 0, 1e6, "N", "SGLang's name"},
+		{"mem-fraction-static", OPTION_DOUBLE, &stub.mem_fraction, 0, 1, "F", "SGLang's name"},
+		{"gpu-memory-utilization", OPTION_DOUBLE, &stub.mem_fraction, 0, 1, "F", "vLLM's name"},
+		{"parallel", OPTION_I64, &stub.graph_max_bs, 0, 1e6, "N", "llama.cpp's name of something else"},
 		{"speculation", OPTION_STRING, &stub.speculation, 0, 0, "off|ngram", "ngram is 4 times as fast"},
 		{"allreduce", OPTION_STRING, &stub.allreduce, 0, 0, "NAME", "ref-socket takes 3 times as long"},
 		{"graph-max-bs", OPTION_I64, &stub.graph_max_bs, 0, 1e6, "N", "changes nothing"},
@@ -448,6 +481,10 @@ int stub_server_run(int argc, char **argv)
 	if (options_parse(options, sizeof(options) / sizeof(options[0]), argc, argv, 1, words, 4, &n_words, &err) != STATUS_OK) {
 		fprintf(stderr, "stub-server: %s\n", err.text);
 		return 2;
+	}
+	if (stub.mem_fraction < 0.31 && text_equal(stub.dialect, "vllm")) {
+		fprintf(stderr, "INFO starting\nValueError: No available memory for the cache blocks.\nINFO bye\n");
+		return 1;
 	}
 	if (stub.mem_fraction < 0.31) {
 		fprintf(stderr, "{\"error\":\"not_enough_memory\",\"message\":\"KV cache does not fit\",\"need_bytes\":1000000,\"min_mem_fraction\":0.3051}\n");
