@@ -9,7 +9,7 @@ struct summary {
 	size_t requests, failed;
 	int64_t prompt_tokens, tokens; /* of good requests */
 	bool prompt_known, tokens_known;
-	double seconds;                /* from the first send to the last token */
+	double seconds; /* from the first send to the last token */
 };
 
 static void sum_run(const struct run_result *run, struct summary *summary)
@@ -134,8 +134,8 @@ static struct json *new_run(const struct run_result *run, int number, int concur
 	struct run_metrics metrics;
 	run_metrics_compute(run, concurrency, &metrics);
 	json_set(object, "run", json_new_integer(number));
-	static const char *const names[] = {"steady_tps", "ttft_ms_p50", "ttft_ms_p90", "tpot_ms_p50", "tpot_ms_p90", "itl_ms_p50", "itl_ms_p99",
-		"e2e_ms_p50", "e2e_ms_p90", "cached_frac", "accept_frac"};
+	static const char *const names[] = {"steady_tps", "ttft_ms_p50", "ttft_ms_p90", "tpot_ms_p50", "tpot_ms_p90", "itl_ms_p50",
+		"itl_ms_p99", "e2e_ms_p50", "e2e_ms_p90", "cached_frac", "accept_frac"};
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
 		json_set(object, names[i], json_new_number(run_metric_by_name(&metrics, names[i])));
 	return object;

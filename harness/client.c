@@ -30,10 +30,10 @@ struct transfer {
 	bool active;
 	bool is_completion;
 	struct completion_answer *answer; /* of a completion */
-	struct text *body;                /* of a plain answer */
-	int64_t *progress_ns;             /* set when an event or a byte of a document came */
-	int64_t linger_until_ns;          /* 0: "[DONE]" has not come */
-	struct err err;                   /* of our own refusal to take more */
+	struct text *body; /* of a plain answer */
+	int64_t *progress_ns; /* set when an event or a byte of a document came */
+	int64_t linger_until_ns; /* 0: "[DONE]" has not come */
+	struct err err; /* of our own refusal to take more */
 	size_t index;
 	char curl_error[CURL_ERROR_SIZE];
 };
@@ -166,7 +166,8 @@ static bool watch_says_stop(const struct client_watch *watch)
 }
 
 /* Waits for sockets or watched descriptors, timeout_ms at most. *watched: one of the latter is readable. */
-static enum status wait_for_io(struct client *client, const struct client_watch *watch, int timeout_ms, bool *watched, struct err *err)
+static enum status wait_for_io(
+	struct client *client, const struct client_watch *watch, int timeout_ms, bool *watched, struct err *err)
 {
 	struct curl_waitfd fds[CLIENT_WATCH_MAX];
 	unsigned n = 0;
@@ -188,8 +189,8 @@ struct load_run {
 	struct transfer *slots;
 	int n_slots;
 	struct completion_answer *answers; /* by request */
-	char **transport_errors;           /* by request; NULL: ended well */
-	int64_t *sent_ns;                  /* by request; 0: never sent */
+	char **transport_errors; /* by request; NULL: ended well */
+	int64_t *sent_ns; /* by request; 0: never sent */
 	size_t next, ended;
 	int64_t begin_ns, progress_ns;
 };
@@ -340,12 +341,13 @@ static void read_answers(struct load_run *run, struct run_result *out)
 	out->n_requests = n;
 	for (size_t i = 0; i < n; i++) {
 		out->requests[i].sent_ns = run->sent_ns[i];
-		completion_finish(&run->answers[i], run->load->bodies[i].expected_tokens, run->transport_errors[i], &out->requests[i]);
+		completion_finish(
+			&run->answers[i], run->load->bodies[i].expected_tokens, run->transport_errors[i], &out->requests[i]);
 	}
 }
 
-enum status client_run_load(struct client *client, const struct client_load *load, struct run_result *out, struct client_report *report,
-	struct err *err)
+enum status client_run_load(struct client *client, const struct client_load *load, struct run_result *out,
+	struct client_report *report, struct err *err)
 {
 	size_t n = load->n_bodies;
 	*report = (struct client_report){0};
@@ -383,8 +385,8 @@ enum status client_run_load(struct client *client, const struct client_load *loa
 }
 
 /* Runs one transfer until it has ended or may not go on. */
-static enum status drive_one(struct client *client, struct transfer *transfer, double timeout_s, const struct client_watch *watch,
-	struct err *err)
+static enum status drive_one(
+	struct client *client, struct transfer *transfer, double timeout_s, const struct client_watch *watch, struct err *err)
 {
 	int64_t deadline_ns = clock_monotonic_ns() + (int64_t)(timeout_s * NS_PER_S);
 	for (;;) {
@@ -409,8 +411,8 @@ static enum status drive_one(struct client *client, struct transfer *transfer, d
 	}
 }
 
-enum status client_request(struct client *client, const char *url, const char *api_key, const struct client_body *body, double timeout_s,
-	const struct client_watch *watch, struct client_answer *answer, struct err *err)
+enum status client_request(struct client *client, const char *url, const char *api_key, const struct client_body *body,
+	double timeout_s, const struct client_watch *watch, struct client_answer *answer, struct err *err)
 {
 	*answer = (struct client_answer){0};
 	struct transfer transfer = {.body = &answer->body};

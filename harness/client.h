@@ -1,5 +1,5 @@
-/* The HTTP client of the harness: one load of streamed completions at a fixed concurrency, and single requests. The only module that
- * knows libcurl.
+/* The HTTP client of the harness: one load of streamed completions at a fixed concurrency, and single requests. The only module
+ * that knows libcurl.
  *
  * Manners: proxies are never used, whatever the environment says; redirects are not followed; nothing is ever sent twice. Every
  * request has a connection of its own: libcurl silently repeats a request when a kept connection turns out to be dead, and a repeat
@@ -40,13 +40,13 @@ struct client_body {
 
 /* A closed loop: concurrency requests in flight until all are through. */
 struct client_load {
-	const char *url;     /* of the completion endpoint */
+	const char *url; /* of the completion endpoint */
 	const char *api_key; /* NULL: none */
 	const struct client_body *bodies;
 	size_t n_bodies;
 	int concurrency;
 	double run_timeout_s; /* for the whole load */
-	double stall_s;       /* without any event while requests are in flight */
+	double stall_s; /* without any event while requests are in flight */
 	const struct client_watch *watch; /* may be NULL */
 };
 
@@ -57,20 +57,20 @@ struct client_report {
 	double longest_gap_s; /* longest time in which this process was not run although it was due: its times are off by as much */
 };
 
-/* Sends every body once and fills out's requests (in order of bodies) and its begin and end; out is released by the caller. Refusals,
- * errors and requests cut short or never sent are results, not errors of this function. Nothing is parsed or printed while the load
- * runs, beyond splitting events. */
-enum status client_run_load(struct client *client, const struct client_load *load, struct run_result *out, struct client_report *report,
-	struct err *err);
+/* Sends every body once and fills out's requests (in order of bodies) and its begin and end; out is released by the caller.
+ * Refusals, errors and requests cut short or never sent are results, not errors of this function. Nothing is parsed or printed
+ * while the load runs, beyond splitting events. */
+enum status client_run_load(struct client *client, const struct client_load *load, struct run_result *out,
+	struct client_report *report, struct err *err);
 
 struct client_answer {
 	int http_status; /* 0: no answer */
 	struct text body;
 };
 
-/* One request, answered in full: POST when body is not NULL, else GET. No answer is STATUS_UNAVAILABLE, a passed deadline STATUS_TIMEOUT,
- * the watch STATUS_INTERRUPTED; any status code is success. The caller releases answer->body. */
-enum status client_request(struct client *client, const char *url, const char *api_key, const struct client_body *body, double timeout_s,
-	const struct client_watch *watch, struct client_answer *answer, struct err *err);
+/* One request, answered in full: POST when body is not NULL, else GET. No answer is STATUS_UNAVAILABLE, a passed deadline
+ * STATUS_TIMEOUT, the watch STATUS_INTERRUPTED; any status code is success. The caller releases answer->body. */
+enum status client_request(struct client *client, const char *url, const char *api_key, const struct client_body *body,
+	double timeout_s, const struct client_watch *watch, struct client_answer *answer, struct err *err);
 
 #endif

@@ -29,15 +29,16 @@ struct bench {
 static const char help_text[] =
 	"usage: verdict bench URL [options]\n"
 	"\n"
-	"Measures an OpenAI-compatible server that already runs: warm-up, then runs, each of them a number of streamed requests at a fixed\n"
+	"Measures an OpenAI-compatible server that already runs: warm-up, then runs, each of them a number of streamed requests at "
+	"a fixed\n"
 	"concurrency. Prints a line per run (tokens, seconds, tok/s, prompt tokens) and the overall. It POSTs exactly\n"
 	"(warmup + runs) x requests times. Tokens are those that the server's usage tells; where it tells none they are unknown.\n"
 	"\n"
 	"URL is the server's address, such as http://127.0.0.1:8000; a path /v1 is taken as well.\n";
 
-static const char help_end[] =
-	"\n"
-	"Exit codes: 0 every request succeeded; 1 some failed; 2 bad usage; 3 none succeeded, or the server stalled; 130 interrupted.\n";
+static const char help_end[] = "\n"
+			       "Exit codes: 0 every request succeeded; 1 some failed; 2 bad usage; 3 none succeeded, or the server "
+			       "stalled; 130 interrupted.\n";
 
 #define N_OPTIONS 15
 static void fill_options(struct bench *bench, struct option options[N_OPTIONS])
@@ -46,15 +47,19 @@ static void fill_options(struct bench *bench, struct option options[N_OPTIONS])
 		{"runs", OPTION_I64, &bench->runs, 1, 1000, "N", "Measured runs (default 5)."},
 		{"warmup", OPTION_I64, &bench->warmup, 0, 1000, "N", "Runs before them that are not counted (default 2)."},
 		{"requests", OPTION_I64, &bench->requests, 1, 100000, "N", "Requests per run (default: the concurrency)."},
-		{"concurrency", OPTION_I64, &bench->concurrency, 1, CLIENT_CONCURRENCY_MAX, "N", "Requests in flight at once (default 1)."},
-		{"prompt-tokens", OPTION_I64, &bench->prompt_tokens, 1, 1000000, "N", "Length of made-up prompts, about (default 128)."},
+		{"concurrency", OPTION_I64, &bench->concurrency, 1, CLIENT_CONCURRENCY_MAX, "N",
+			"Requests in flight at once (default 1)."},
+		{"prompt-tokens", OPTION_I64, &bench->prompt_tokens, 1, 1000000, "N",
+			"Length of made-up prompts, about (default 128)."},
 		{"output-tokens", OPTION_I64, &bench->output_tokens, 1, 1000000, "N", "max_tokens of each request (default 128)."},
 		{"prompt", OPTION_STRING, &bench->prompt, 0, 0, "TEXT", "Send this text instead of a made-up prompt."},
-		{"model", OPTION_STRING, &bench->model, 0, 0, "NAME", "Model to ask for (default: the first that /v1/models names)."},
+		{"model", OPTION_STRING, &bench->model, 0, 0, "NAME",
+			"Model to ask for (default: the first that /v1/models names)."},
 		{"protocol", OPTION_STRING, &bench->protocol, 0, 0, "completions|chat", "Endpoint (default completions)."},
 		{"temperature", OPTION_DOUBLE, &bench->temperature, 0, 10, "T", "Sampling temperature (default 0)."},
 		{"seed", OPTION_I64, &bench->seed, 0, 1e15, "N", "Seed of made-up prompts (default 1)."},
-		{"ignore-eos", OPTION_FLAG, &bench->ignore_eos, 0, 0, NULL, "Ask for the full length (default; --no-ignore-eos to let the model stop)."},
+		{"ignore-eos", OPTION_FLAG, &bench->ignore_eos, 0, 0, NULL,
+			"Ask for the full length (default; --no-ignore-eos to let the model stop)."},
 		{"api-key", OPTION_STRING, &bench->api_key, 0, 0, "KEY", "Sent as a bearer token."},
 		{"json", OPTION_FLAG, &bench->json, 0, 0, NULL, "Print one JSON document instead of lines."},
 		{"help", OPTION_FLAG, &bench->help, 0, 0, NULL, "Print this text."},
@@ -103,7 +108,8 @@ static void find_model(struct bench *bench)
 	text_printf(&url, "%s/v1/models", text_str(&bench->base));
 	struct client_answer answer;
 	struct json *models = NULL;
-	if (client_request(bench->client, text_str(&url), bench->api_key, NULL, MODELS_TIMEOUT_S, &bench->watch, &answer, NULL) == STATUS_OK &&
+	if (client_request(bench->client, text_str(&url), bench->api_key, NULL, MODELS_TIMEOUT_S, &bench->watch, &answer, NULL) ==
+			STATUS_OK &&
 		json_parse(text_str(&answer.body), answer.body.len, "models", &models, NULL) == STATUS_OK) {
 		const char *name = json_text(json_get(json_at(json_get(models, "data"), 0), "id"));
 		text_append_str(&bench->model_name, name ? name : "");
@@ -124,7 +130,8 @@ static void build_bodies(const struct bench *bench, int run, struct request_bodi
 	};
 	for (long long i = 0; i < bench->requests; i++) {
 		/* Every prompt of every run differs, or the second run would meet a warm prefix cache. */
-		uint64_t seed = (uint64_t)bench->seed * 0x9E3779B97F4A7C15u + (uint64_t)run * (uint64_t)bench->requests + (uint64_t)i;
+		uint64_t seed =
+			(uint64_t)bench->seed * 0x9E3779B97F4A7C15u + (uint64_t)run * (uint64_t)bench->requests + (uint64_t)i;
 		style.seed = seed;
 		struct text prompt = {0};
 		if (bench->prompt)
@@ -238,8 +245,16 @@ static bool stop_on_signal(void *ctx)
 
 enum status cmd_bench(int argc, char **argv, struct err *err)
 {
-	struct bench bench = {.runs = 5, .warmup = 2, .concurrency = 1, .prompt_tokens = 128, .output_tokens = 128, .seed = 1, .ignore_eos = true,
-		.timeout_s = 3600, .stall_s = 120, .interrupt = {.fd = -1}};
+	struct bench bench = {.runs = 5,
+		.warmup = 2,
+		.concurrency = 1,
+		.prompt_tokens = 128,
+		.output_tokens = 128,
+		.seed = 1,
+		.ignore_eos = true,
+		.timeout_s = 3600,
+		.stall_s = 120,
+		.interrupt = {.fd = -1}};
 	struct option options[N_OPTIONS];
 	const char *words[2];
 	size_t n_words = 0;
@@ -256,7 +271,8 @@ enum status cmd_bench(int argc, char **argv, struct err *err)
 	status = resolve_url(&bench, err);
 	if (!status)
 		status = interrupt_open(&bench.interrupt, err);
-	bench.watch = (struct client_watch){.fds = {bench.interrupt.fd}, .n_fds = 1, .stop = stop_on_signal, .ctx = &bench.interrupt};
+	bench.watch =
+		(struct client_watch){.fds = {bench.interrupt.fd}, .n_fds = 1, .stop = stop_on_signal, .ctx = &bench.interrupt};
 	if (!status)
 		status = client_create(&bench.client, err);
 	if (!status)

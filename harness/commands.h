@@ -1,6 +1,6 @@
 /* The commands of verdict. main parses nothing but the command's name; each command reads its own options (argv[0] is the program,
- * argv[1] the command), prints data to standard output and progress to standard error, and returns a status that main turns into the
- * documented exit code. Only main prints errors. */
+ * argv[1] the command), prints data to standard output and progress to standard error, and returns a status that main turns into
+ * the documented exit code. Only main prints errors. */
 #ifndef HARNESS_COMMANDS_H
 #define HARNESS_COMMANDS_H
 

@@ -39,8 +39,8 @@ static void keep_event(void *ctx, const struct sse_event *event)
 		answer->events_capacity = answer->events_capacity ? 2 * answer->events_capacity : 256;
 		answer->events = mem_realloc(answer->events, answer->events_capacity, sizeof(answer->events[0]));
 	}
-	answer->events[answer->n_events++] = (struct completion_event){
-		answer->bytes.len, event->len, answer->now_ns, text_equal(event->type, "error")};
+	answer->events[answer->n_events++] =
+		(struct completion_event){answer->bytes.len, event->len, answer->now_ns, text_equal(event->type, "error")};
 	text_append(&answer->bytes, event->data, event->len);
 }
 
@@ -70,7 +70,7 @@ void completion_answer_release(struct completion_answer *answer)
 struct reading {
 	struct request_result *out;
 	struct text text;
-	bool counted;  /* usage with a completion count came in an event that was not the last of its stream */
+	bool counted; /* usage with a completion count came in an event that was not the last of its stream */
 	bool finished; /* a finish reason came */
 };
 
@@ -223,7 +223,8 @@ static void read_events(struct reading *reading, const struct completion_answer 
 		struct json *document = NULL;
 		struct err err = {0};
 		if (json_parse(text_str(&answer->bytes) + event->offset, event->len, "event", &document, &err) != STATUS_OK) {
-			/* The last event of a cut stream is often half an event; that the stream was cut is what gets reported then. */
+			/* The last event of a cut stream is often half an event; that the stream was cut is what gets reported
+			 * then. */
 			if (answer->done || i + 1 < answer->n_events)
 				fail(out, "event %zu of the stream is not JSON: %.200s", i + 1, err.text);
 		} else if (event->is_error || json_kind_of(json_get(document, "error")) != JSON_KIND_NULL)
@@ -246,7 +247,9 @@ static void read_document(struct reading *reading, const struct completion_answe
 		if (status == STATUS_OK)
 			fail_with_document(out, what, document);
 		else
-			fail(out, "%s: %.200s", what, answer->bytes.len && utf8_is_valid(answer->bytes.data, answer->bytes.len) ? answer->bytes.data : "no readable body");
+			fail(out, "%s: %.200s", what,
+				answer->bytes.len && utf8_is_valid(answer->bytes.data, answer->bytes.len) ? answer->bytes.data
+													  : "no readable body");
 	} else if (status != STATUS_OK) {
 		fail(out, "the answer is not JSON: %.200s", err.text);
 	} else if (json_kind_of(json_get(document, "error")) != JSON_KIND_NULL) {
@@ -291,11 +294,17 @@ static void qualify(struct request_result *out, int expected_tokens)
 		out->flags |= REQUEST_LONG_OUTPUT;
 }
 
-void completion_finish(struct completion_answer *answer, int expected_tokens, const char *transport_error, struct request_result *out)
+void completion_finish(
+	struct completion_answer *answer, int expected_tokens, const char *transport_error, struct request_result *out)
 {
 	int64_t sent_ns = out->sent_ns;
-	*out = (struct request_result){.sent_ns = sent_ns, .http_status = answer->http_status, .prompt_tokens = -1, .completion_tokens = -1,
-		.cached_tokens = -1, .drafted = -1, .accepted = -1};
+	*out = (struct request_result){.sent_ns = sent_ns,
+		.http_status = answer->http_status,
+		.prompt_tokens = -1,
+		.completion_tokens = -1,
+		.cached_tokens = -1,
+		.drafted = -1,
+		.accepted = -1};
 	struct reading reading = {.out = out};
 	if (answer->form == COMPLETION_EVENTS) {
 		sse_finish(&answer->parser, keep_event, answer);

@@ -8,8 +8,29 @@
 
 /* Names that change how fast an engine is or which devices it sees; their values are no secrets. */
 static const char *const recorded_prefixes[] = {
-	"CUDA_", "NVIDIA_", "NCCL_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "MALLOC_", "LD_", "GGML_", "LLAMA_", "VLLM_", "SGLANG_",
-	"SGL_", "TORCH_", "PYTORCH_", "LC_", "LANG", "TZ", "PATH", "HIP_", "ROCR_",
+	"CUDA_",
+	"NVIDIA_",
+	"NCCL_",
+	"OMP_",
+	"GOMP_",
+	"KMP_",
+	"MKL_",
+	"OPENBLAS_",
+	"MALLOC_",
+	"LD_",
+	"GGML_",
+	"LLAMA_",
+	"VLLM_",
+	"SGLANG_",
+	"SGL_",
+	"TORCH_",
+	"PYTORCH_",
+	"LC_",
+	"LANG",
+	"TZ",
+	"PATH",
+	"HIP_",
+	"ROCR_",
 };
 
 /* The engine gets ours, or none. */

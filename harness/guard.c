@@ -23,9 +23,9 @@
 #define NS_PER_MS ((int64_t)1000000)
 #define SPEC_BYTES_MAX ((size_t)8 << 20) /* guess: above what the kernel takes as arguments and environment */
 #define LOG_READ_BYTES 65536
-#define KILL_ROUND_MS 20  /* between rounds of SIGKILL, since a process may fork while the others are being killed */
-#define TICK_MS 50        /* how late we notice that the last descendant, not our child, is gone */
-#define KILL_GIVE_UP_MS 5000       /* after the first SIGKILL: what lives then is stuck in the kernel */
+#define KILL_ROUND_MS 20 /* between rounds of SIGKILL, since a process may fork while the others are being killed */
+#define TICK_MS 50 /* how late we notice that the last descendant, not our child, is gone */
+#define KILL_GIVE_UP_MS 5000 /* after the first SIGKILL: what lives then is stuck in the kernel */
 #define ORPHAN_KILL_GIVE_UP_MS 1000
 
 enum guard_phase { RUNNING, TERMINATING, KILLING, CLEAN };
@@ -109,8 +109,9 @@ enum status guard_spec_read(int fd, struct guard_spec *spec, struct err *err)
 	enum status status = file_read(path, SPEC_BYTES_MAX, &text, err);
 	size_t at = 0;
 	unsigned long long term_ms = 0;
-	if (!status && (!take_number(&text, &at, &term_ms) || term_ms > UINT32_MAX || !take_vector(&text, &at, &spec->arguments) ||
-		!take_vector(&text, &at, &spec->environment) || spec->arguments.count == 0))
+	if (!status &&
+		(!take_number(&text, &at, &term_ms) || term_ms > UINT32_MAX || !take_vector(&text, &at, &spec->arguments) ||
+			!take_vector(&text, &at, &spec->environment) || spec->arguments.count == 0))
 		status = err_set(err, STATUS_INPUT, "the launch handed to the guard is not complete");
 	spec->orphan_term_ms = (uint32_t)term_ms;
 	text_release(&text);
@@ -146,7 +147,8 @@ static void become_engine(const struct guard_spec *spec, int log_write_fd, int f
 	dup2(null_fd, STDIN_FILENO);
 	dup2(log_write_fd, STDOUT_FILENO);
 	dup2(log_write_fd, STDERR_FILENO);
-	execvpe(spec->arguments.items[0], spec->arguments.items, spec->environment.count ? spec->environment.items : (char *[]){NULL});
+	execvpe(spec->arguments.items[0], spec->arguments.items,
+		spec->environment.count ? spec->environment.items : (char *[]){NULL});
 	int errnum = errno;
 	(void)!write(failure_fd, &errnum, sizeof(errnum));
 	_exit(127);

@@ -1,6 +1,6 @@
-/* A small process that stands between the harness and one engine. It starts the engine, drains its log, and when it is told to, when
- * the engine ends, or when the harness dies in whatever way, it ends the engine and every descendant of it: also those that left the
- * session, ignored SIGTERM or were forked twice, because it is their subreaper. It signals nothing else.
+/* A small process that stands between the harness and one engine. It starts the engine, drains its log, and when it is told to,
+ * when the engine ends, or when the harness dies in whatever way, it ends the engine and every descendant of it: also those that
+ * left the session, ignored SIGTERM or were forked twice, because it is their subreaper. It signals nothing else.
  *
  * Runs as `verdict guard` (a command that help does not list), started by harness/launch.c with two descriptors:
  *   GUARD_CONTROL_FD  one end of a SOCK_SEQPACKET pair; its end of file means that the harness is gone
@@ -22,10 +22,10 @@
 
 /* From guard to harness. */
 enum guard_event {
-	GUARD_STARTED,     /* pid: the engine's process, which is also its group and session */
+	GUARD_STARTED, /* pid: the engine's process, which is also its group and session */
 	GUARD_EXEC_FAILED, /* detail: errno */
-	GUARD_EXITED,      /* code: exit code or -1, detail: signal or -1; descendants may live on until GUARD_CLEAN */
-	GUARD_CLEAN        /* code: number of processes that did not die; the guard ends after it */
+	GUARD_EXITED, /* code: exit code or -1, detail: signal or -1; descendants may live on until GUARD_CLEAN */
+	GUARD_CLEAN /* code: number of processes that did not die; the guard ends after it */
 };
 
 struct guard_message {
@@ -33,7 +33,8 @@ struct guard_message {
 	int32_t pid, code, detail;
 };
 
-/* What to launch. Written and read as NUL-terminated fields: term_ms, number of arguments, arguments, number of variables, variables. */
+/* What to launch. Written and read as NUL-terminated fields: term_ms, number of arguments, arguments, number of variables,
+ * variables. */
 struct guard_spec {
 	struct string_vector arguments, environment;
 	uint32_t orphan_term_ms; /* SIGTERM to SIGKILL when the harness is gone */

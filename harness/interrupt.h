@@ -1,5 +1,5 @@
-/* SIGINT and SIGTERM as a readable descriptor, so that every wait of the harness ends at once and in order, and no code runs inside a
- * signal handler. */
+/* SIGINT and SIGTERM as a readable descriptor, so that every wait of the harness ends at once and in order, and no code runs inside
+ * a signal handler. */
 #ifndef HARNESS_INTERRUPT_H
 #define HARNESS_INTERRUPT_H
 
@@ -9,7 +9,7 @@
 #include "base/err.h"
 
 struct interrupt {
-	int fd;       /* readable when a signal has come; -1 when closed */
+	int fd; /* readable when a signal has come; -1 when closed */
 	bool pending; /* one has been taken */
 };
 

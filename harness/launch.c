@@ -15,11 +15,11 @@
 #include "harness/guard.h"
 
 #define NS_PER_MS ((int64_t)1000000)
-#define START_MS_MAX 20000      /* guess: forking and exec of two programs on a machine that swaps */
-#define ORPHAN_TERM_MS 500      /* with the second that killing may take, all is over within 2 s */
-#define STOP_EXTRA_MS 8000      /* above term_s: the guard gives up killing after 5 s */
+#define START_MS_MAX 20000 /* guess: forking and exec of two programs on a machine that swaps */
+#define ORPHAN_TERM_MS 500 /* with the second that killing may take, all is over within 2 s */
+#define STOP_EXTRA_MS 8000 /* above term_s: the guard gives up killing after 5 s */
 #define DESTROY_MS_MAX 3000
-#define FD_ABOVE 16             /* out of the way of the guard's own numbers */
+#define FD_ABOVE 16 /* out of the way of the guard's own numbers */
 
 struct launch {
 	pid_t guard;
@@ -85,7 +85,8 @@ const struct launch_state *launch_update(struct launch *launch)
 		if (got == (ssize_t)sizeof(message)) {
 			take(launch, &message);
 		} else if (got < 0 && errno == ECONNRESET) {
-			continue; /* told once when the guard ended without reading our last word; what it had said is still there */
+			continue; /* told once when the guard ended without reading our last word; what it had said is still there
+				   */
 		} else if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
 			break;
 		} else {
@@ -145,7 +146,8 @@ enum status launch_start(const struct launch_request *request, struct launch **o
 	if (spec_fd >= 0)
 		close(spec_fd);
 	if (!status && !wait_for(launch, is_settled, START_MS_MAX))
-		status = err_set(err, STATUS_UNAVAILABLE, "the guard process did not start the engine within %d s", START_MS_MAX / 1000);
+		status = err_set(
+			err, STATUS_UNAVAILABLE, "the guard process did not start the engine within %d s", START_MS_MAX / 1000);
 	if (!status && launch->state.guard_lost && !launch->state.pid && !launch->state.exec_errno)
 		status = err_set(err, STATUS_UNAVAILABLE, "the guard process could not be started");
 	if (status) {

@@ -32,7 +32,8 @@ uint64_t logring_total_bytes(const struct logring *ring);
 /* Reader: appends the whole kept log, with a line that says how much is missing where something is. */
 void logring_read(const struct logring *ring, struct text *out);
 
-/* Reader: appends the last bytes_max bytes, from the start of a line where one begins there. NULs become spaces, invalid UTF-8 U+FFFD. */
+/* Reader: appends the last bytes_max bytes, from the start of a line where one begins there. NULs become spaces, invalid UTF-8
+ * U+FFFD. */
 void logring_read_tail(const struct logring *ring, size_t bytes_max, struct text *out);
 
 void logring_close(struct logring *ring);

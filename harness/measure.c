@@ -14,12 +14,12 @@
 #include "harness/measure_internal.h"
 
 #define LOG_TAIL_BYTES 8192
-#define LOG_EXPLAIN_BYTES 65536  /* of log in which an explanation is looked for */
-#define PORT_FREE_TIMEOUT_S 5.0  /* after the last process is gone; guess, the kernel closes sockets at once */
+#define LOG_EXPLAIN_BYTES 65536 /* of log in which an explanation is looked for */
+#define PORT_FREE_TIMEOUT_S 5.0 /* after the last process is gone; guess, the kernel closes sockets at once */
 #define FLUSH_TIMEOUT_S 10.0
-#define GAP_S_MAX 1.0            /* guess: no scheduler leaves a process out that long unless the machine or a person stopped it */
+#define GAP_S_MAX 1.0 /* guess: no scheduler leaves a process out that long unless the machine or a person stopped it */
 #define FINGERPRINT_TIMEOUT_S 120.0
-#define END_OF_ENGINE_S 1.0      /* guess: a process that has closed its sockets is reaped within this */
+#define END_OF_ENGINE_S 1.0 /* guess: a process that has closed its sockets is reaped within this */
 
 /* ---- recording ---- */
 
@@ -113,10 +113,11 @@ void measuring_explain_exit(struct measuring *measuring, bool running)
 	if (measuring->target->explain(text_str(&log), running, &failure, reason))
 		measuring_fail(measuring, failure, "%s", reason);
 	else if (state->exit_signal == SIGKILL)
-		measuring_fail(measuring, FAILURE_CRASH, "crash: killed by SIGKILL, which nobody here sent: maybe the kernel was out of memory");
+		measuring_fail(measuring, FAILURE_CRASH,
+			"crash: killed by SIGKILL, which nobody here sent: maybe the kernel was out of memory");
 	else if (state->exit_signal > 0)
-		measuring_fail(measuring, FAILURE_CRASH, "crash: ended by signal %d (%s)%s%s", state->exit_signal, strsignal(state->exit_signal),
-			line[0] ? ": " : "", line);
+		measuring_fail(measuring, FAILURE_CRASH, "crash: ended by signal %d (%s)%s%s", state->exit_signal,
+			strsignal(state->exit_signal), line[0] ? ": " : "", line);
 	else if (state->guard_lost && !state->exited)
 		measuring_fail(measuring, FAILURE_CRASH, "crash: the guard process was lost, and the engine with it");
 	else
@@ -178,7 +179,9 @@ static void wait_for_end_of_engine(struct measuring *measuring, const struct run
 {
 	bool broken = false;
 	for (size_t i = 0; i < run->n_requests; i++)
-		broken = broken || (!run->requests[i].ok && (run->requests[i].http_status == 0 || (run->requests[i].flags & REQUEST_TRUNCATED)));
+		broken = broken ||
+			(!run->requests[i].ok &&
+				(run->requests[i].http_status == 0 || (run->requests[i].flags & REQUEST_TRUNCATED)));
 	int64_t until_ns = clock_monotonic_ns() + (int64_t)(END_OF_ENGINE_S * 1e9);
 	while (broken && measuring->launch && !measuring_engine_gone(measuring) && clock_monotonic_ns() < until_ns) {
 		struct pollfd wait = {.fd = launch_fd(measuring->launch), .events = POLLIN};
@@ -187,16 +190,21 @@ static void wait_for_end_of_engine(struct measuring *measuring, const struct run
 }
 
 /* Sends one set of bodies. What ended it early is a failure or an interruption; what the requests gave is left to the caller. */
-static enum status send_bodies(struct measuring *measuring, const char *endpoint, const struct request_bodies *bodies, int concurrency,
-	double timeout_s, struct run_result *run, struct client_report *report_out, struct err *err)
+static enum status send_bodies(struct measuring *measuring, const char *endpoint, const struct request_bodies *bodies,
+	int concurrency, double timeout_s, struct run_result *run, struct client_report *report_out, struct err *err)
 {
 	const struct protocol *protocol = &measuring->experiment->protocol;
 	char url[512];
 	struct client_watch watch;
 	measuring_watch(measuring, &watch);
 	snprintf(url, sizeof(url), "%s%s", measuring->base_url, endpoint);
-	struct client_load load = {.url = url, .bodies = bodies->items, .n_bodies = bodies->count, .concurrency = concurrency,
-		.run_timeout_s = timeout_s, .stall_s = protocol->stall_s, .watch = &watch};
+	struct client_load load = {.url = url,
+		.bodies = bodies->items,
+		.n_bodies = bodies->count,
+		.concurrency = concurrency,
+		.run_timeout_s = timeout_s,
+		.stall_s = protocol->stall_s,
+		.watch = &watch};
 	enum status status = client_run_load(measuring->measure->client, &load, run, report_out, err);
 	if (status)
 		return status;
@@ -233,7 +241,8 @@ static void check_completed(struct measuring *measuring, const struct run_result
 	if (measuring->target->explain(text_str(&log), true, &failure, reason) && failure == FAILURE_OOM_RUN)
 		measuring_fail(measuring, failure, "%s", reason);
 	else
-		measuring_fail(measuring, FAILURE_CLIENT_ERROR, "client_error: %zu of %zu requests failed: %.300s", failed, run->n_requests, first);
+		measuring_fail(measuring, FAILURE_CLIENT_ERROR, "client_error: %zu of %zu requests failed: %.300s", failed,
+			run->n_requests, first);
 	text_release(&log);
 }
 
@@ -248,15 +257,17 @@ static void check_lengths(struct measuring *measuring, const struct workload *wo
 			continue;
 		uncounted += (request->flags & REQUEST_NO_USAGE) != 0;
 		/* A model that may stop early is allowed a short answer, never a long one. */
-		bool is_wrong = (request->flags & REQUEST_LONG_OUTPUT) || (workload->ignore_eos && (request->flags & REQUEST_SHORT_OUTPUT));
+		bool is_wrong =
+			(request->flags & REQUEST_LONG_OUTPUT) || (workload->ignore_eos && (request->flags & REQUEST_SHORT_OUTPUT));
 		got = is_wrong && !wrong ? request->completion_tokens : got;
 		wrong += is_wrong;
 	}
 	if (uncounted)
-		measuring_fail(measuring, FAILURE_GUARD, "guard: the server told no token counts for %zu of %zu requests", uncounted, run->n_requests);
+		measuring_fail(measuring, FAILURE_GUARD, "guard: the server told no token counts for %zu of %zu requests",
+			uncounted, run->n_requests);
 	else if (wrong && measuring->experiment->guards.output_len_exact)
-		measuring_fail(measuring, FAILURE_GUARD, "guard: %zu of %zu answers have the wrong length: %d tokens instead of %d", wrong,
-			run->n_requests, got, workload->output_len);
+		measuring_fail(measuring, FAILURE_GUARD, "guard: %zu of %zu answers have the wrong length: %d tokens instead of %d",
+			wrong, run->n_requests, got, workload->output_len);
 }
 
 static void check_run(struct measuring *measuring, const struct workload *workload, const struct run_result *run)
@@ -267,7 +278,8 @@ static void check_run(struct measuring *measuring, const struct workload *worklo
 	run_metrics_compute(run, workload->concurrency, &metrics);
 	double limit = measuring->experiment->guards.cached_prompt_frac_max;
 	if (workload->cache == CACHE_COLD && metrics.cached_frac > limit)
-		measuring_fail(measuring, FAILURE_GUARD, "guard: %.1f %% of the prompt tokens came from a cache that should be cold (limit %.1f %%)",
+		measuring_fail(measuring, FAILURE_GUARD,
+			"guard: %.1f %% of the prompt tokens came from a cache that should be cold (limit %.1f %%)",
 			metrics.cached_frac * 100, limit * 100);
 }
 
@@ -308,13 +320,14 @@ static enum status run_once(struct measuring *measuring, int workload_index, int
 		flush_cache(measuring);
 	struct run_result *run = add_run(measuring->result, workload_index, index, warmup);
 	struct client_report report_of_run = {0};
-	enum status status = send_bodies(measuring, workload->endpoint, &bodies, workload->concurrency, protocol->run_timeout_s, run,
-		&report_of_run, err);
+	enum status status = send_bodies(
+		measuring, workload->endpoint, &bodies, workload->concurrency, protocol->run_timeout_s, run, &report_of_run, err);
 	if (!status && !measuring_failed(measuring))
 		check_run(measuring, workload, run);
 	if (!status && report_of_run.longest_gap_s > GAP_S_MAX) {
 		run->voided = true;
-		snprintf(run->void_reason, sizeof(run->void_reason), "void: the harness was not run for %.1f s", report_of_run.longest_gap_s);
+		snprintf(run->void_reason, sizeof(run->void_reason), "void: the harness was not run for %.1f s",
+			report_of_run.longest_gap_s);
 	}
 	request_bodies_release(&bodies);
 	return status;
@@ -337,7 +350,8 @@ static enum status run_workload(struct measuring *measuring, int workload_index,
 		if (status)
 			break;
 		struct run_metrics metrics;
-		run_metrics_compute(&measuring->result->runs[measuring->result->n_runs - 1], experiment->workloads[workload_index].concurrency, &metrics);
+		run_metrics_compute(&measuring->result->runs[measuring->result->n_runs - 1],
+			experiment->workloads[workload_index].concurrency, &metrics);
 		report(measuring, workload_index, *done, total, metrics.output_tps);
 	}
 	return status;
@@ -416,8 +430,12 @@ enum status measure_launch(const struct measure *measure, int arm, struct launch
 {
 	const struct experiment *experiment = measure->experiment;
 	*out = (struct launch_result){.arm = arm, .exit_code = -1, .exit_signal = -1, .started_utc_ns = clock_realtime_ns()};
-	struct measuring measuring = {.measure = measure, .experiment = experiment, .arm = &experiment->arms[arm],
-		.target = target_by_name(experiment->engine.adapter), .result = out, .vocabulary = WORKLOAD_VOCABULARY_DEFAULT,
+	struct measuring measuring = {.measure = measure,
+		.experiment = experiment,
+		.arm = &experiment->arms[arm],
+		.target = target_by_name(experiment->engine.adapter),
+		.result = out,
+		.vocabulary = WORKLOAD_VOCABULARY_DEFAULT,
 		.begin_ns = clock_monotonic_ns()};
 	ASSERT(measuring.target);
 	snprintf(measuring.nonce, sizeof(measuring.nonce), "%016llx%016llx", (unsigned long long)random_entropy(),

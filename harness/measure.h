@@ -1,5 +1,5 @@
-/* One launch of one arm, measured: start, proof of identity, ready, read back, fingerprint, then for each workload warm-up and runs,
- * collect, stop. Whatever happens to the engine is a result; only what keeps this machine from measuring is an error. */
+/* One launch of one arm, measured: start, proof of identity, ready, read back, fingerprint, then for each workload warm-up and
+ * runs, collect, stop. Whatever happens to the engine is a result; only what keeps this machine from measuring is an error. */
 #ifndef HARNESS_MEASURE_H
 #define HARNESS_MEASURE_H
 
@@ -12,10 +12,10 @@
 
 /* Where a launch stands, for people who wait. */
 struct measure_progress {
-	const char *phase;    /* "launch", "ready", "warmup", "run", "stop" */
-	int workload;         /* index; -1 outside of workloads */
-	int run, runs;        /* measured run, from 1, of so many over all workloads; 0 outside of runs */
-	double tokens_per_s;  /* of the run that has just ended; NaN otherwise */
+	const char *phase; /* "launch", "ready", "warmup", "run", "stop" */
+	int workload; /* index; -1 outside of workloads */
+	int run, runs; /* measured run, from 1, of so many over all workloads; 0 outside of runs */
+	double tokens_per_s; /* of the run that has just ended; NaN otherwise */
 };
 
 struct measure {
@@ -25,15 +25,15 @@ struct measure {
 	struct client *client;
 	struct interrupt *interrupt;
 	const char *engine_program; /* the built-in engine, where the experiment names no command */
-	const char *guard_program;  /* see struct launch_request; NULL: the running program */
-	char *const *environment;   /* inherited, NULL-terminated */
+	const char *guard_program; /* see struct launch_request; NULL: the running program */
+	char *const *environment; /* inherited, NULL-terminated */
 	void (*on_progress)(void *ctx, const struct measure_progress *progress); /* may be NULL */
 	void *ctx;
 };
 
 /* Fills *out but for block, order and attempt; the caller releases it, whatever is returned. STATUS_INTERRUPTED: a signal came, the
- * engine has been stopped, *out is not a result. STATUS_INPUT: the arm cannot be made into a command line. STATUS_UNAVAILABLE: no guard,
- * port or memory for it here. */
+ * engine has been stopped, *out is not a result. STATUS_INPUT: the arm cannot be made into a command line. STATUS_UNAVAILABLE: no
+ * guard, port or memory for it here. */
 enum status measure_launch(const struct measure *measure, int arm, struct launch_result *out, struct err *err);
 
 #endif

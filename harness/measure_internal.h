@@ -12,18 +12,19 @@ struct measuring {
 	const struct experiment *experiment;
 	const struct arm *arm;
 	const struct target_ops *target;
-	struct launch *launch;      /* NULL: attached to a running server */
+	struct launch *launch; /* NULL: attached to a running server */
 	int port;
 	char nonce[40];
 	char base_url[256];
-	struct text model;          /* that the server names; empty: none */
+	struct text model; /* that the server names; empty: none */
 	int vocabulary;
 	struct launch_result *result;
 	int64_t begin_ns;
 };
 
 /* Records the failure, unless there is one already. reason begins with the class. */
-void measuring_fail(struct measuring *measuring, enum failure failure, const char *reason, ...) __attribute__((format(printf, 3, 4)));
+void measuring_fail(struct measuring *measuring, enum failure failure, const char *reason, ...)
+	__attribute__((format(printf, 3, 4)));
 bool measuring_failed(const struct measuring *measuring);
 
 /* Explains why the engine is gone; running: it had been ready. */
@@ -37,8 +38,8 @@ void measuring_enter(struct measuring *measuring, const char *phase);
 /* How this server is asked; model is borrowed from measuring. */
 struct request_style measuring_style(const struct measuring *measuring);
 
-/* Waits until the server is the one that was started, healthy, and has generated a token; reads back its settings and its model name.
- * Failures are recorded; STATUS_INTERRUPTED is returned. */
+/* Waits until the server is the one that was started, healthy, and has generated a token; reads back its settings and its model
+ * name. Failures are recorded; STATUS_INTERRUPTED is returned. */
 enum status measuring_wait_ready(struct measuring *measuring, struct err *err);
 
 #endif

@@ -8,7 +8,7 @@
 #include "harness/measure_internal.h"
 
 #define HEALTH_TIMEOUT_S 2.0 /* guess: a health answer that takes longer is not one */
-#define POLL_INTERVAL_MS 25  /* between two health requests: start-up is timed to within this */
+#define POLL_INTERVAL_MS 25 /* between two health requests: start-up is timed to within this */
 #define READBACK_TIMEOUT_S 10.0
 
 /* What the last try met, for the message when time is up. */
@@ -39,12 +39,14 @@ static void check_identity(struct measuring *measuring, const struct text *healt
 		json_parse(text_str(health), health->len, "health", &document, NULL);
 		const char *nonce = json_text(json_get(document, "nonce"));
 		if (!text_equal(nonce, measuring->nonce))
-			measuring_fail(measuring, FAILURE_LAUNCH_ERROR, "launch_error: another server answers on port %d (it echoes %s)", measuring->port,
+			measuring_fail(measuring, FAILURE_LAUNCH_ERROR,
+				"launch_error: another server answers on port %d (it echoes %s)", measuring->port,
 				nonce ? "another nonce" : "no nonce");
 		json_free(document);
 	} else if (measuring->target->identity == TARGET_IDENTITY_SOCKET) {
 		if (!measuring->measure->runner->owns_port(measuring->launch, measuring->port))
-			measuring_fail(measuring, FAILURE_LAUNCH_ERROR, "launch_error: another server answers on port %d: no process of this launch listens there",
+			measuring_fail(measuring, FAILURE_LAUNCH_ERROR,
+				"launch_error: another server answers on port %d: no process of this launch listens there",
 				measuring->port);
 	}
 }
@@ -62,15 +64,21 @@ static bool generates(struct measuring *measuring, struct attempt *attempt)
 	measuring_watch(measuring, &watch);
 	workload_build_probe(&style, &bodies);
 	double left_s = fmax(0.1, seconds_left(measuring));
-	struct client_load load = {.url = url, .bodies = bodies.items, .n_bodies = bodies.count, .concurrency = 1, .run_timeout_s = left_s,
-		.stall_s = left_s, .watch = &watch};
+	struct client_load load = {.url = url,
+		.bodies = bodies.items,
+		.n_bodies = bodies.count,
+		.concurrency = 1,
+		.run_timeout_s = left_s,
+		.stall_s = left_s,
+		.watch = &watch};
 	struct run_result run = {0};
 	struct client_report report;
 	bool generated = false;
 	if (client_run_load(measuring->measure->client, &load, &run, &report, NULL) == STATUS_OK && run.n_requests == 1) {
 		const struct request_result *request = &run.requests[0];
 		generated = request->ok && (request->completion_tokens > 0 || request->n_times > 0);
-		snprintf(attempt->seen, sizeof(attempt->seen), "%s: %.200s", endpoint, request->error ? request->error : "no token came");
+		snprintf(attempt->seen, sizeof(attempt->seen), "%s: %.200s", endpoint,
+			request->error ? request->error : "no token came");
 	}
 	run_result_release(&run);
 	request_bodies_release(&bodies);
@@ -145,7 +153,10 @@ static void read_back(struct measuring *measuring)
 		json_parse(text_str(&answer.body), answer.body.len, path, &config, &err);
 	if (json_kind_of(config) != JSON_KIND_OBJECT)
 		measuring_fail(measuring, FAILURE_INACTIVE, "inactive: %s does not tell the settings in effect (%s%.200s)", path,
-			err.status ? "" : "HTTP ", err.status ? err.text : answer.http_status == 200 ? "200" : "error");
+			err.status ? "" : "HTTP ",
+			err.status                          ? err.text
+				: answer.http_status == 200 ? "200"
+							    : "error");
 	else if (!target_settings_active(measuring->target, measuring->arm, config, reason))
 		measuring_fail(measuring, FAILURE_INACTIVE, "%s", reason);
 	int64_t vocabulary = json_int(json_get(json_get(config, "model"), "vocab"), 0);

@@ -143,7 +143,8 @@ static struct json *reading(void)
 	struct json *object = json_new_object();
 	struct text available = {0};
 	read_field("/proc/meminfo", "MemAvailable", &available);
-	json_set(object, "memory_available_kib", available.len ? json_new_integer(strtoll(text_str(&available), NULL, 10)) : json_new_null());
+	json_set(object, "memory_available_kib",
+		available.len ? json_new_integer(strtoll(text_str(&available), NULL, 10)) : json_new_null());
 	json_set(object, "load", new_line_of("/proc/loadavg"));
 	json_set(object, "throttle_count", new_throttle_count());
 	add_ticks(object);
@@ -182,8 +183,10 @@ struct json *probe_compare(struct json *before, struct json *after)
 {
 	struct json *object = json_new_object();
 	double all = difference(before, after, "cpu_ticks_all");
-	json_set(object, "cpu_busy_frac", all > 0 ? json_new_number(difference(before, after, "cpu_ticks_busy") / all) : json_new_null());
-	json_set(object, "cpu_steal_frac", all > 0 ? json_new_number(difference(before, after, "cpu_ticks_stolen") / all) : json_new_null());
+	json_set(object, "cpu_busy_frac",
+		all > 0 ? json_new_number(difference(before, after, "cpu_ticks_busy") / all) : json_new_null());
+	json_set(object, "cpu_steal_frac",
+		all > 0 ? json_new_number(difference(before, after, "cpu_ticks_stolen") / all) : json_new_null());
 	bool counted = json_is_number(json_get(before, "throttle_count")) && json_is_number(json_get(after, "throttle_count"));
 	json_set(object, "throttled", counted ? json_new_bool(difference(before, after, "throttle_count") > 0) : json_new_null());
 	json_set(object, "before", before);

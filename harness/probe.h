@@ -9,14 +9,15 @@ struct probe_ops {
 	const char *name; /* "linux" */
 	/* Everything worth recording once: host, cpu, cpus, memory, kernel, governor, limits, gpus, driver. Caller frees. */
 	struct json *(*facts)(void);
-	/* Quick counters and levels: load, memory available, CPU ticks (busy, stolen, all), thermal throttle count. Caller frees. */
+	/* Quick counters and levels: load, memory available, CPU ticks (busy, stolen, all), thermal throttle count. Caller frees.
+	 */
 	struct json *(*reading)(void);
 };
 
 extern const struct probe_ops probe_linux;
 
-/* The facts that decide whether two measurements can be compared (processor, number of CPUs, memory, GPUs, driver, architecture), as a
- * SHA-256 in hex. Host names and kernel releases are recorded but change nothing. Pure. */
+/* The facts that decide whether two measurements can be compared (processor, number of CPUs, memory, GPUs, driver, architecture),
+ * as a SHA-256 in hex. Host names and kernel releases are recorded but change nothing. Pure. */
 void probe_machine_hash(const struct json *facts, char out[65]);
 
 /* {"before": …, "after": …, "cpu_busy_frac", "cpu_steal_frac", "throttled"} from two readings, which it takes over. Pure. */

@@ -71,7 +71,8 @@ void proctree_read(struct proctree *tree, pid_t root)
 {
 	size_t n = read_all(tree);
 	tree->count = 0;
-	/* Children of wanted processes are wanted; repeated until a pass finds no more, since a child may come before its parent. */
+	/* Children of wanted processes are wanted; repeated until a pass finds no more, since a child may come before its parent.
+	 */
 	for (bool found = true; found;) {
 		found = false;
 		for (size_t i = 0; i < n; i++) {
@@ -121,7 +122,8 @@ static void read_table(const char *path, int port, unsigned long long *inodes, s
 		local = local ? strchr(local + 1, ':') : NULL;
 		if (!local || strtol(local + 1, NULL, 16) != port)
 			continue;
-		/* Fields from the local address on, split at spaces: local, remote, state, queues, timer, retransmits, uid, timeout, inode. */
+		/* Fields from the local address on, split at spaces: local, remote, state, queues, timer, retransmits, uid,
+		 * timeout, inode. */
 		const char *at = local;
 		bool listens = false;
 		for (int field = 1; at && field <= 8; field++) {

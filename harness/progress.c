@@ -73,7 +73,8 @@ static void append_minutes(double seconds, struct text *out)
 
 void progress_headline(const struct experiment *experiment, int done, int total, double seconds, struct text *out)
 {
-	text_printf(out, "%s: %d settings × %d blocks, %d launches", experiment->name, experiment->n_arms, experiment->protocol.blocks, total);
+	text_printf(out, "%s: %d settings × %d blocks, %d launches", experiment->name, experiment->n_arms,
+		experiment->protocol.blocks, total);
 	if (done > 0)
 		text_printf(out, ", %d of them already there", done);
 	text_append_str(out, ", ");
@@ -174,14 +175,16 @@ static bool is_voided(const struct launch_result *launch)
 void progress_launch_line(const struct progress *progress, const struct launch_result *launch, struct text *out)
 {
 	const struct experiment *experiment = progress->experiment;
-	text_printf(out, "[%d/%d] block %d  %s  ", progress->done, progress->total, launch->block + 1, experiment->arms[launch->arm].name);
+	text_printf(out, "[%d/%d] block %d  %s  ", progress->done, progress->total, launch->block + 1,
+		experiment->arms[launch->arm].name);
 	double metric = launch_metric(experiment, launch);
 	if (launch->failure != FAILURE_NONE)
 		text_printf(out, "failed: %s", launch->reason);
 	else if (is_voided(launch))
 		text_append_str(out, "void: the machine was disturbed");
 	else if (isfinite(metric))
-		text_printf(out, "%.4g %s", metric, text_equal(experiment->rules.metric, "output_tps") ? "tok/s" : experiment->rules.metric);
+		text_printf(out, "%.4g %s", metric,
+			text_equal(experiment->rules.metric, "output_tps") ? "tok/s" : experiment->rules.metric);
 	else
 		text_append_str(out, "done");
 	text_printf(out, "  %.1f s\n", (double)launch->total_ns / 1e9);

@@ -1,5 +1,5 @@
-/* How a run tells people where it stands, on standard error: a bar that is redrawn on a terminal, one plain line per launch elsewhere.
- * Nothing is written while a run is being timed. */
+/* How a run tells people where it stands, on standard error: a bar that is redrawn on a terminal, one plain line per launch
+ * elsewhere. Nothing is written while a run is being timed. */
 #ifndef HARNESS_PROGRESS_H
 #define HARNESS_PROGRESS_H
 
@@ -12,15 +12,15 @@
 #include "harness/result.h"
 
 struct progress {
-	int fd;              /* -1: says nothing */
+	int fd; /* -1: says nothing */
 	bool is_terminal;
-	int columns;         /* of the terminal */
+	int columns; /* of the terminal */
 	const struct experiment *experiment;
-	int done, total;     /* launches */
-	int block, arm;      /* of the launch under way */
-	int64_t begin_ns;    /* of this process's first launch */
-	int launched;        /* by this process */
-	bool drawn;          /* a bar is on the screen */
+	int done, total; /* launches */
+	int block, arm; /* of the launch under way */
+	int64_t begin_ns; /* of this process's first launch */
+	int launched; /* by this process */
+	bool drawn; /* a bar is on the screen */
 };
 
 /* Chooses by what fd is. total: launches planned up to the first look, of which done are already there. */

@@ -12,9 +12,16 @@
 #define NS_PER_MS 1e6
 
 static const char *const failure_names[] = {
-	[FAILURE_NONE] = "none", [FAILURE_LAUNCH_ERROR] = "launch_error", [FAILURE_READY_TIMEOUT] = "ready_timeout",
-	[FAILURE_OOM_LOAD] = "oom_load", [FAILURE_OOM_RUN] = "oom_run", [FAILURE_CRASH] = "crash", [FAILURE_HANG] = "hang",
-	[FAILURE_CLIENT_ERROR] = "client_error", [FAILURE_INACTIVE] = "inactive", [FAILURE_WRONG_OUTPUT] = "wrong_output",
+	[FAILURE_NONE] = "none",
+	[FAILURE_LAUNCH_ERROR] = "launch_error",
+	[FAILURE_READY_TIMEOUT] = "ready_timeout",
+	[FAILURE_OOM_LOAD] = "oom_load",
+	[FAILURE_OOM_RUN] = "oom_run",
+	[FAILURE_CRASH] = "crash",
+	[FAILURE_HANG] = "hang",
+	[FAILURE_CLIENT_ERROR] = "client_error",
+	[FAILURE_INACTIVE] = "inactive",
+	[FAILURE_WRONG_OUTPUT] = "wrong_output",
 	[FAILURE_GUARD] = "guard",
 };
 #define N_FAILURES (sizeof(failure_names) / sizeof(failure_names[0]))
@@ -38,13 +45,20 @@ bool failure_from_name(const char *name, enum failure *out)
 const char *request_flag_name(unsigned flag)
 {
 	switch (flag) {
-	case REQUEST_NO_USAGE: return "no usage";
-	case REQUEST_SHORT_OUTPUT: return "short output";
-	case REQUEST_NO_OUTPUT: return "no output";
-	case REQUEST_TRUNCATED: return "truncated";
-	case REQUEST_LONG_OUTPUT: return "long output";
-	case REQUEST_NOT_STREAMED: return "not streamed";
-	default: return "unknown";
+	case REQUEST_NO_USAGE:
+		return "no usage";
+	case REQUEST_SHORT_OUTPUT:
+		return "short output";
+	case REQUEST_NO_OUTPUT:
+		return "no output";
+	case REQUEST_TRUNCATED:
+		return "truncated";
+	case REQUEST_LONG_OUTPUT:
+		return "long output";
+	case REQUEST_NOT_STREAMED:
+		return "not streamed";
+	default:
+		return "unknown";
 	}
 }
 
@@ -201,7 +215,8 @@ static void sum_up(const struct run_result *run, struct run_metrics *out)
 	out->accept_frac = drafted ? (double)accepted / (double)drafted : NAN;
 	/* A request whose server did not count would make the rate too low; no rate is better than a wrong one. */
 	out->output_tps = good && all_counted && last_ns > first_ns
-		? (double)out->output_tokens / ((double)(last_ns - first_ns) / NS_PER_S) : NAN;
+		? (double)out->output_tokens / ((double)(last_ns - first_ns) / NS_PER_S)
+		: NAN;
 }
 
 void run_metrics_compute(const struct run_result *run, int concurrency, struct run_metrics *out)
@@ -212,7 +227,8 @@ void run_metrics_compute(const struct run_result *run, int concurrency, struct r
 	for (size_t r = 0; r < run->n_requests; r++)
 		n_gaps += run->requests[r].n_times;
 	double *room = mem_calloc(4 * n + n_gaps, sizeof(*room));
-	struct samples ttft = {room, 0}, tpot = {room + n, 0}, e2e = {room + 2 * n, 0}, tps = {room + 3 * n, 0}, itl = {room + 4 * n, 0};
+	struct samples ttft = {room, 0}, tpot = {room + n, 0}, e2e = {room + 2 * n, 0}, tps = {room + 3 * n, 0},
+		       itl = {room + 4 * n, 0};
 	for (size_t r = 0; r < run->n_requests; r++) {
 		const struct request_result *request = &run->requests[r];
 		if (!request->ok)
@@ -256,12 +272,24 @@ double request_e2e_ms(const struct request_result *request)
 
 double run_metric_by_name(const struct run_metrics *metrics, const char *name)
 {
-	const struct { const char *name; double value; } table[] = {
-		{"output_tps", metrics->output_tps}, {"steady_tps", metrics->steady_tps}, {"request_tps_mean", metrics->request_tps_mean},
-		{"ttft_ms_p50", metrics->ttft_ms_p50}, {"ttft_ms_p90", metrics->ttft_ms_p90}, {"tpot_ms_p50", metrics->tpot_ms_p50},
-		{"tpot_ms_p90", metrics->tpot_ms_p90}, {"itl_ms_p50", metrics->itl_ms_p50}, {"itl_ms_p99", metrics->itl_ms_p99},
-		{"e2e_ms_p50", metrics->e2e_ms_p50}, {"e2e_ms_p90", metrics->e2e_ms_p90}, {"completed_frac", metrics->completed_frac},
-		{"cached_frac", metrics->cached_frac}, {"accept_frac", metrics->accept_frac},
+	const struct {
+		const char *name;
+		double value;
+	} table[] = {
+		{"output_tps", metrics->output_tps},
+		{"steady_tps", metrics->steady_tps},
+		{"request_tps_mean", metrics->request_tps_mean},
+		{"ttft_ms_p50", metrics->ttft_ms_p50},
+		{"ttft_ms_p90", metrics->ttft_ms_p90},
+		{"tpot_ms_p50", metrics->tpot_ms_p50},
+		{"tpot_ms_p90", metrics->tpot_ms_p90},
+		{"itl_ms_p50", metrics->itl_ms_p50},
+		{"itl_ms_p99", metrics->itl_ms_p99},
+		{"e2e_ms_p50", metrics->e2e_ms_p50},
+		{"e2e_ms_p90", metrics->e2e_ms_p90},
+		{"completed_frac", metrics->completed_frac},
+		{"cached_frac", metrics->cached_frac},
+		{"accept_frac", metrics->accept_frac},
 	};
 	for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
 		if (text_equal(table[i].name, name))

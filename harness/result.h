@@ -9,15 +9,28 @@
 #include "base/json.h"
 
 enum failure {
-	FAILURE_NONE, FAILURE_LAUNCH_ERROR, FAILURE_READY_TIMEOUT, FAILURE_OOM_LOAD, FAILURE_OOM_RUN, FAILURE_CRASH, FAILURE_HANG,
-	FAILURE_CLIENT_ERROR, FAILURE_INACTIVE, FAILURE_WRONG_OUTPUT, FAILURE_GUARD
+	FAILURE_NONE,
+	FAILURE_LAUNCH_ERROR,
+	FAILURE_READY_TIMEOUT,
+	FAILURE_OOM_LOAD,
+	FAILURE_OOM_RUN,
+	FAILURE_CRASH,
+	FAILURE_HANG,
+	FAILURE_CLIENT_ERROR,
+	FAILURE_INACTIVE,
+	FAILURE_WRONG_OUTPUT,
+	FAILURE_GUARD
 };
 const char *failure_name(enum failure failure); /* "oom_load", … ; "none" */
 bool failure_from_name(const char *name, enum failure *out);
 
 /* Flags of a request that qualify its numbers. */
 enum {
-	REQUEST_NO_USAGE = 1, REQUEST_SHORT_OUTPUT = 2, REQUEST_NO_OUTPUT = 4, REQUEST_TRUNCATED = 8, REQUEST_LONG_OUTPUT = 16,
+	REQUEST_NO_USAGE = 1,
+	REQUEST_SHORT_OUTPUT = 2,
+	REQUEST_NO_OUTPUT = 4,
+	REQUEST_TRUNCATED = 8,
+	REQUEST_LONG_OUTPUT = 16,
 	REQUEST_NOT_STREAMED = 32 /* the whole answer came as one document: no time of a first token */
 };
 #define REQUEST_FLAGS_COUNT 6
@@ -28,41 +41,42 @@ struct request_result {
 	bool ok;
 	int http_status;
 	unsigned flags;
-	char *error;          /* NULL when ok */
-	char *text;           /* joined output; may hold NULs as U+FFFD */
+	char *error; /* NULL when ok */
+	char *text; /* joined output; may hold NULs as U+FFFD */
 	char finish_reason[24];
 	int prompt_tokens, completion_tokens, cached_tokens, drafted, accepted;
 	int64_t sent_ns, first_token_ns, last_token_ns, end_ns;
 	int64_t *token_times_ns; /* arrival of each event that carried output */
-	int *token_counts;       /* tokens known to have arrived by then when usage is continuous, else 0 */
+	int *token_counts; /* tokens known to have arrived by then when usage is continuous, else 0 */
 	size_t n_times;
 };
 
 struct run_result {
-	int workload;         /* index into experiment->workloads */
-	int index;            /* 0-based among measured runs of that workload in this launch */
+	int workload; /* index into experiment->workloads */
+	int index; /* 0-based among measured runs of that workload in this launch */
 	bool warmup;
-	bool voided; char void_reason[128];
+	bool voided;
+	char void_reason[128];
 	struct request_result *requests;
 	size_t n_requests;
 	int64_t begin_ns, end_ns;
 };
 
 struct launch_result {
-	int arm, block, order;       /* arm index, block from 0, position within the block */
-	int attempt;                 /* 0, or the retry number */
+	int arm, block, order; /* arm index, block from 0, position within the block */
+	int attempt; /* 0, or the retry number */
 	enum failure failure;
-	char reason[512];            /* begins with the class when failed: "oom_load: needs mem_fraction 0.31" */
-	char phase[24];              /* "launch", "ready", "warmup", "run", "stop" */
-	bool machine_dirty;          /* the machine did not come back; blame it, not the next candidate */
-	int exit_code, exit_signal;  /* -1 where unknown; after our own stop request both say how it stopped */
+	char reason[512]; /* begins with the class when failed: "oom_load: needs mem_fraction 0.31" */
+	char phase[24]; /* "launch", "ready", "warmup", "run", "stop" */
+	bool machine_dirty; /* the machine did not come back; blame it, not the next candidate */
+	int exit_code, exit_signal; /* -1 where unknown; after our own stop request both say how it stopped */
 	int64_t started_utc_ns, spawn_to_ready_ns, total_ns;
-	uint64_t peak_memory_bytes;  /* largest resident set of the process tree seen; 0 unknown */
-	char *log_tail;              /* last lines, at most 8 KiB */
-	char *command;               /* argument vector as JSON */
+	uint64_t peak_memory_bytes; /* largest resident set of the process tree seen; 0 unknown */
+	char *log_tail; /* last lines, at most 8 KiB */
+	char *command; /* argument vector as JSON */
 	struct json *effective_config; /* read back; NULL when the adapter has none */
-	struct json *probes;         /* machine readings; NULL when none */
-	char *fingerprint;           /* greedy outputs on the fixed prompts as a JSON array of texts; NULL when not taken */
+	struct json *probes; /* machine readings; NULL when none */
+	char *fingerprint; /* greedy outputs on the fixed prompts as a JSON array of texts; NULL when not taken */
 	struct run_result *runs;
 	size_t n_runs;
 };
@@ -79,18 +93,18 @@ void launch_result_release(struct launch_result *launch);
 
 /* Metrics of one run, NaN where undefined; source for names: vLLM and SGLang benchmark JSON. Pure. */
 struct run_metrics {
-	double output_tps;      /* completed output tokens / (last token - first send), failed requests excluded */
-	double steady_tps;      /* over the window in which every slot was busy */
+	double output_tps; /* completed output tokens / (last token - first send), failed requests excluded */
+	double steady_tps; /* over the window in which every slot was busy */
 	double request_tps_mean;
 	double ttft_ms_p50, ttft_ms_p90, tpot_ms_p50, tpot_ms_p90, itl_ms_p50, itl_ms_p99, e2e_ms_p50, e2e_ms_p90;
-	double completed_frac;  /* good requests of all */
-	double cached_frac;     /* cached prompt tokens of all prompt tokens, over requests that tell both */
-	double accept_frac;     /* accepted draft tokens of all drafted, over requests that tell both */
+	double completed_frac; /* good requests of all */
+	double cached_frac; /* cached prompt tokens of all prompt tokens, over requests that tell both */
+	double accept_frac; /* accepted draft tokens of all drafted, over requests that tell both */
 	int64_t prompt_tokens, output_tokens;
 };
-/* output_tps divides by the time from the first send to the last token of a good request, so it needs two different times; steady_tps
- * by the time in which min(concurrency, requests) good requests were between their first and last token. Tokens of an event are those
- * that continuous usage tells, else the request's count spread evenly over its events. */
+/* output_tps divides by the time from the first send to the last token of a good request, so it needs two different times;
+ * steady_tps by the time in which min(concurrency, requests) good requests were between their first and last token. Tokens of an
+ * event are those that continuous usage tells, else the request's count spread evenly over its events. */
 void run_metrics_compute(const struct run_result *run, int concurrency, struct run_metrics *out);
 double run_metric_by_name(const struct run_metrics *metrics, const char *name); /* NaN for unknown names */
 

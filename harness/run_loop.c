@@ -40,11 +40,14 @@ static bool is_lasting(enum failure failure)
 	return failure == FAILURE_OOM_LOAD || failure == FAILURE_INACTIVE || failure == FAILURE_LAUNCH_ERROR;
 }
 
-enum status run_loop_dropped(const struct experiment *experiment, const struct launch_cells *cells, int block, bool *dropped, struct err *err)
+enum status run_loop_dropped(
+	const struct experiment *experiment, const struct launch_cells *cells, int block, bool *dropped, struct err *err)
 {
 	memset(dropped, 0, (size_t)experiment->n_arms * sizeof(dropped[0]));
 	if (block >= 2) {
-		struct verdict_input input = {.experiment = experiment, .cells = cells->items, .n_cells = cells->count,
+		struct verdict_input input = {.experiment = experiment,
+			.cells = cells->items,
+			.n_cells = cells->count,
 			.n_looks = experiment->protocol.n_looks};
 		enum status status = verdict_screen(&input, dropped, err);
 		if (status)
@@ -62,14 +65,15 @@ int run_loop_done(const struct experiment *experiment, const struct launch_cells
 {
 	int done = 0;
 	for (size_t i = 0; i < cells->count; i++)
-		done += cells->items[i].block < experiment->protocol.blocks && !run_loop_wants_retry(&experiment->protocol, &cells->items[i]);
+		done += cells->items[i].block < experiment->protocol.blocks &&
+			!run_loop_wants_retry(&experiment->protocol, &cells->items[i]);
 	return done;
 }
 
 /* ---- verdicts ---- */
 
-static enum status save_verdicts(struct run_loop *loop, const struct launch_cells *cells, int look, int blocks, bool final, bool *decided,
-	struct err *err)
+static enum status save_verdicts(
+	struct run_loop *loop, const struct launch_cells *cells, int look, int blocks, bool final, bool *decided, struct err *err)
 {
 	const struct experiment *experiment = loop->experiment;
 	struct verdict_row *rows = mem_calloc((size_t)experiment->n_arms * (size_t)experiment->n_workloads, sizeof(*rows));
@@ -80,9 +84,10 @@ static enum status save_verdicts(struct run_loop *loop, const struct launch_cell
 		size_t n_aa = 0, n = 0;
 		bool baseline_failed;
 		char baseline_reason[VERDICT_REASON_BYTES];
-		status = store_aa_effects(loop->store, loop->machine_hash, experiment->workloads[workload].hash, blocks, aa_effects, AA_EFFECTS_MAX,
-			&n_aa, err);
-		struct verdict_input input = {experiment, cells->items, cells->count, look, experiment->protocol.n_looks, aa_effects, n_aa};
+		status = store_aa_effects(loop->store, loop->machine_hash, experiment->workloads[workload].hash, blocks, aa_effects,
+			AA_EFFECTS_MAX, &n_aa, err);
+		struct verdict_input input = {
+			experiment, cells->items, cells->count, look, experiment->protocol.n_looks, aa_effects, n_aa};
 		if (!status)
 			status = verdict_compute(&input, workload, rows + n_rows, &n, &baseline_failed, baseline_reason, err);
 		n_rows += n;
@@ -109,7 +114,8 @@ static void forward_progress(void *ctx, const struct measure_progress *step)
 }
 
 /* One attempt, measured and saved. */
-static enum status attempt(struct run_loop *loop, const struct plan_launch *plan, int number, struct launch_cells *cells, struct err *err)
+static enum status attempt(
+	struct run_loop *loop, const struct plan_launch *plan, int number, struct launch_cells *cells, struct err *err)
 {
 	struct launch_result launch = {0};
 	struct measure measure = *loop->measure;
@@ -129,7 +135,8 @@ static enum status attempt(struct run_loop *loop, const struct plan_launch *plan
 		progress_end(loop->progress, &launch, cell && !run_loop_wants_retry(&loop->experiment->protocol, cell));
 	}
 	if (!status && launch.machine_dirty)
-		status = err_set(err, STATUS_UNAVAILABLE, "the machine did not come back after %s (block %d): processes or the port of the engine are left",
+		status = err_set(err, STATUS_UNAVAILABLE,
+			"the machine did not come back after %s (block %d): processes or the port of the engine are left",
 			loop->experiment->arms[plan->arm].name, plan->block + 1);
 	launch_result_release(&launch);
 	return status;
@@ -138,7 +145,8 @@ static enum status attempt(struct run_loop *loop, const struct plan_launch *plan
 static void explain_drop(struct run_loop *loop, const struct launch_cell *cell)
 {
 	const struct protocol *protocol = &loop->experiment->protocol;
-	if (is_lasting(cell->failure) && loop->experiment->arms[cell->arm].kind == ARM_CANDIDATE && cell->block + 1 < protocol->max_blocks)
+	if (is_lasting(cell->failure) && loop->experiment->arms[cell->arm].kind == ARM_CANDIDATE &&
+		cell->block + 1 < protocol->max_blocks)
 		progress_note(loop->progress, "%s is not launched again: %s", loop->experiment->arms[cell->arm].name, cell->reason);
 }
 
@@ -207,13 +215,15 @@ static enum status run_blocks(struct run_loop *loop, struct launch_cells *cells,
 		if (status && status != STATUS_ANSWER_BAD)
 			return status;
 		if (!status && !is_last && is_spent(loop, begin_ns)) {
-			progress_note(loop->progress, "the time budget of %g s is spent after block %d", protocol->budget_s, block + 1);
+			progress_note(
+				loop->progress, "the time budget of %g s is spent after block %d", protocol->budget_s, block + 1);
 			is_last = true;
 		}
 		bool is_end = is_last || status == STATUS_ANSWER_BAD;
 		if (look < 0 && !is_end)
 			continue;
-		enum status saved = save_verdicts(loop, cells, look < 0 ? 0 : look, block + 1, is_end, &decided, status ? NULL : err);
+		enum status saved =
+			save_verdicts(loop, cells, look < 0 ? 0 : look, block + 1, is_end, &decided, status ? NULL : err);
 		if (saved)
 			return status ? status : saved;
 		if (!is_end && decided) {

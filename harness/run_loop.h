@@ -1,5 +1,5 @@
-/* A whole experiment: blocks of launches in random order, each saved as soon as it ends, with retries, looks and an early end. What is
- * to be done next follows from what is in the store alone, so a run that was killed goes on as if nothing had happened. */
+/* A whole experiment: blocks of launches in random order, each saved as soon as it ends, with retries, looks and an early end. What
+ * is to be done next follows from what is in the store alone, so a run that was killed goes on as if nothing had happened. */
 #ifndef HARNESS_RUN_LOOP_H
 #define HARNESS_RUN_LOOP_H
 
@@ -23,7 +23,8 @@ struct run_loop {
 
 /* Runs what is missing and saves verdicts at every look. Returns STATUS_OK when the experiment is complete, however many candidates
  * failed. STATUS_ANSWER_BAD: a baseline launch failed for good, so nothing can be compared; verdicts are saved all the same.
- * STATUS_UNAVAILABLE: the machine did not come back after a launch. STATUS_INTERRUPTED: a signal; all launches that ended are saved. */
+ * STATUS_UNAVAILABLE: the machine did not come back after a launch. STATUS_INTERRUPTED: a signal; all launches that ended are
+ * saved. */
 enum status run_loop_run(struct run_loop *loop, struct err *err);
 
 /* Launches that are through, of those planned up to the first look: for the headline. Pure. */
@@ -34,6 +35,7 @@ bool run_loop_wants_retry(const struct protocol *protocol, const struct launch_c
 
 /* Marks arms that need no launch in block: those that failed in an earlier block in a way that will not change (oom_load, inactive,
  * launch_error), and those that verdict_screen drops, from block 2 on. dropped must hold experiment->n_arms. Pure. */
-enum status run_loop_dropped(const struct experiment *experiment, const struct launch_cells *cells, int block, bool *dropped, struct err *err);
+enum status run_loop_dropped(
+	const struct experiment *experiment, const struct launch_cells *cells, int block, bool *dropped, struct err *err);
 
 #endif

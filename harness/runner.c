@@ -15,7 +15,8 @@ static enum status free_port(int *port, struct err *err)
 	socklen_t len = sizeof(address);
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	enum status status = STATUS_OK;
-	if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof(address)) != 0 || getsockname(fd, (struct sockaddr *)&address, &len) != 0)
+	if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof(address)) != 0 ||
+		getsockname(fd, (struct sockaddr *)&address, &len) != 0)
 		status = err_set_errno(err, STATUS_UNAVAILABLE, errno, "finding a free port");
 	if (fd >= 0)
 		close(fd);

@@ -1,4 +1,5 @@
-/* Where engines are started. Local is the only place so far; another one (ssh, a batch system) is another const struct runner_ops. */
+/* Where engines are started. Local is the only place so far; another one (ssh, a batch system) is another const struct runner_ops.
+ */
 #ifndef HARNESS_RUNNER_H
 #define HARNESS_RUNNER_H
 

@@ -1,5 +1,6 @@
-/* Server-sent events, split out of a byte stream as it arrives. Pure and incremental: any cut of the same bytes gives the same events.
- * Source: WHATWG HTML, "Server-sent events", section 9.2.6. Only CR, LF and CRLF end a line; comments and unknown fields are skipped. */
+/* Server-sent events, split out of a byte stream as it arrives. Pure and incremental: any cut of the same bytes gives the same
+ * events. Source: WHATWG HTML, "Server-sent events", section 9.2.6. Only CR, LF and CRLF end a line; comments and unknown fields
+ * are skipped. */
 #ifndef HARNESS_SSE_H
 #define HARNESS_SSE_H
 
@@ -24,9 +25,9 @@ struct sse_parser {
 	struct text line; /* the line that has not ended yet */
 	struct text data; /* data lines of the event that has not ended yet, each followed by LF */
 	struct text type;
-	bool has_data;    /* a data line was seen, possibly an empty one */
-	bool after_cr;    /* the last byte was CR, so an LF that follows belongs to the same line end */
-	bool past_start;  /* the first line, which may begin with a byte order mark, is over */
+	bool has_data; /* a data line was seen, possibly an empty one */
+	bool after_cr; /* the last byte was CR, so an LF that follows belongs to the same line end */
+	bool past_start; /* the first line, which may begin with a byte order mark, is over */
 };
 
 /* Takes the next bytes of the stream and calls on_event for each event that they complete. An event of more than

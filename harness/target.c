@@ -46,7 +46,12 @@ char *string_vector_json(const struct string_vector *vector)
 const struct target_ops *target_by_name(const char *name)
 {
 	static const struct target_ops *const kinds[] = {
-		&target_builtin, &target_llamacpp, &target_vllm, &target_sglang, &target_command_line, &target_attach,
+		&target_builtin,
+		&target_llamacpp,
+		&target_vllm,
+		&target_sglang,
+		&target_command_line,
+		&target_attach,
 	};
 	for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
 		if (text_equal(kinds[i]->name, name))
@@ -70,7 +75,8 @@ static enum status expand(const struct target_launch *launch, const char *word, 
 		if (text_starts_with(word, "${MODEL}")) {
 			const char *model = launch->experiment->engine.model;
 			if (!model)
-				return err_set(err, STATUS_INPUT, "engine.command uses ${MODEL}, but no model is named (engine.model or --model)");
+				return err_set(err, STATUS_INPUT,
+					"engine.command uses ${MODEL}, but no model is named (engine.model or --model)");
 			text_append_str(out, model);
 			word += strlen("${MODEL}");
 		} else if (launch->port > 0 && text_starts_with(word, "${PORT}")) {
@@ -83,8 +89,8 @@ static enum status expand(const struct target_launch *launch, const char *word, 
 	return STATUS_OK;
 }
 
-static enum status add_expanded(const struct target_launch *launch, const char *prefix, const char *word, struct string_vector *out,
-	struct err *err)
+static enum status add_expanded(
+	const struct target_launch *launch, const char *prefix, const char *word, struct string_vector *out, struct err *err)
 {
 	struct text text = {0};
 	text_append_str(&text, prefix);
@@ -144,8 +150,8 @@ static bool mentions_port(const struct engine_spec *engine)
 	return false;
 }
 
-static enum status add_command(const struct target_launch *launch, const struct target_ops *ops, struct string_vector *out,
-	struct err *err)
+static enum status add_command(
+	const struct target_launch *launch, const struct target_ops *ops, struct string_vector *out, struct err *err)
 {
 	const struct engine_spec *engine = &launch->experiment->engine;
 	enum status status = STATUS_OK;
@@ -158,7 +164,8 @@ static enum status add_command(const struct target_launch *launch, const struct 
 		status = add_expanded(launch, "", "${MODEL}", out, err);
 	}
 	if (engine->command.count > TARGET_ARGUMENTS_MAX)
-		return err_set(err, STATUS_INPUT, "engine.command has %zu words, at most %d are taken", engine->command.count, TARGET_ARGUMENTS_MAX);
+		return err_set(err, STATUS_INPUT, "engine.command has %zu words, at most %d are taken", engine->command.count,
+			TARGET_ARGUMENTS_MAX);
 	for (size_t i = 0; i < engine->command.count && !status; i++)
 		status = add_expanded(launch, "", engine->command.items[i], out, err);
 	if (!status && !mentions_port(engine)) {
@@ -188,8 +195,8 @@ enum status target_command(const struct target_launch *launch, struct string_vec
 			add_switch(out, name, setting->value);
 	}
 	if (!status && out->count > TARGET_ARGUMENTS_MAX)
-		status = err_set(err, STATUS_INPUT, "arm '%s' needs %zu arguments, at most %d are taken", launch->arm->name, out->count,
-			TARGET_ARGUMENTS_MAX);
+		status = err_set(err, STATUS_INPUT, "arm '%s' needs %zu arguments, at most %d are taken", launch->arm->name,
+			out->count, TARGET_ARGUMENTS_MAX);
 	return status;
 }
 
@@ -316,8 +323,8 @@ static void copy_line(const char *log, const char *at, char *out, size_t out_byt
 	snprintf(out, out_bytes, "%.*s", (int)(end - begin > 400 ? 400 : end - begin), begin);
 }
 
-bool target_explain_from_patterns(const char *log, const char *const *patterns, size_t count, bool running, enum failure *failure,
-	char reason[512])
+bool target_explain_from_patterns(
+	const char *log, const char *const *patterns, size_t count, bool running, enum failure *failure, char reason[512])
 {
 	for (size_t i = 0; i < count; i++) {
 		const char *at = strcasestr(log, patterns[i]);

@@ -29,36 +29,36 @@ struct target_launch {
 	const struct experiment *experiment;
 	const struct arm *arm;
 	const char *program; /* of the built-in engine, where the experiment names no command; NULL: "verdict-engine" */
-	int port;            /* 0: not chosen yet, "${PORT}" stays as it is written */
+	int port; /* 0: not chosen yet, "${PORT}" stays as it is written */
 };
 
 /* The argument vector that an arm is launched with: the experiment's command with ${MODEL} and ${PORT} replaced, what the kind of
  * engine needs for host and port, then one switch per setting in file order. Values: true gives the switch alone, false gives
- * "--no-x" for a switch "--x", null leaves it out, an array gives one argument per element, an object its JSON text. A setting whose
- * switch is "env:NAME" becomes an environment variable instead. STATUS_INPUT: a knob without a switch, ${MODEL} without a model,
- * more than TARGET_ARGUMENTS_MAX arguments. The caller releases *out, also after an error. */
+ * "--no-x" for a switch "--x", null leaves it out, an array gives one argument per element, an object its JSON text. A setting
+ * whose switch is "env:NAME" becomes an environment variable instead. STATUS_INPUT: a knob without a switch, ${MODEL} without a
+ * model, more than TARGET_ARGUMENTS_MAX arguments. The caller releases *out, also after an error. */
 enum status target_command(const struct target_launch *launch, struct string_vector *out, struct err *err);
 
 /* Variables that the experiment sets for an arm, as "NAME=value": engine.env, then settings with an "env:NAME" switch. */
 enum status target_environment(const struct target_launch *launch, struct string_vector *out, struct err *err);
 
 enum target_identity {
-	TARGET_IDENTITY_NONCE,  /* the health answer echoes VERDICT_NONCE */
+	TARGET_IDENTITY_NONCE, /* the health answer echoes VERDICT_NONCE */
 	TARGET_IDENTITY_SOCKET, /* the listening socket belongs to a process of this launch */
-	TARGET_IDENTITY_NONE    /* attached: whoever answers is measured */
+	TARGET_IDENTITY_NONE /* attached: whoever answers is measured */
 };
 
 enum target_flush { TARGET_FLUSH_NONE, TARGET_FLUSH_POST };
 
 struct target_ops {
-	const char *name;          /* "builtin", … as experiment files spell it */
-	bool launches;             /* false: a running server is used */
-	const char *ready_path;    /* defaults where the experiment is silent */
+	const char *name; /* "builtin", … as experiment files spell it */
+	bool launches; /* false: a running server is used */
+	const char *ready_path; /* defaults where the experiment is silent */
 	const char *readback_path; /* NULL: no effective settings over HTTP */
-	const char *flush_path;    /* empties the prefix cache; NULL: there is no such call */
+	const char *flush_path; /* empties the prefix cache; NULL: there is no such call */
 	enum target_identity identity;
-	bool continuous_usage;     /* understands stream_options.continuous_usage_stats */
-	bool per_request_cache;    /* understands cache_prompt: false, which keeps a request from reusing a prefix */
+	bool continuous_usage; /* understands stream_options.continuous_usage_stats */
+	bool per_request_cache; /* understands cache_prompt: false, which keeps a request from reusing a prefix */
 
 	/* Adds host and port arguments when the command does not mention ${PORT}. */
 	void (*add_address)(struct string_vector *out, const char *port);
@@ -66,8 +66,8 @@ struct target_ops {
 	bool (*switch_of)(const char *knob, char name[64]);
 	/* The value that a knob has in a read-back document; NULL when the document does not tell. Borrowed. */
 	const struct json *(*effective)(const struct json *config, const char *knob);
-	/* What the end of a log says about a death while loading (running false) or later: sets *failure and fills reason, which begins
-	 * with the class. False: the log does not explain it. */
+	/* What the end of a log says about a death while loading (running false) or later: sets *failure and fills reason, which
+	 * begins with the class. False: the log does not explain it. */
 	bool (*explain)(const char *log, bool running, enum failure *failure, char reason[512]);
 };
 

@@ -1,5 +1,5 @@
-/* verdict-engine: every setting has a switch of its own name, /config tells what is in effect, and a refused start ends with one line
- * of JSON on standard error. */
+/* verdict-engine: every setting has a switch of its own name, /config tells what is in effect, and a refused start ends with one
+ * line of JSON on standard error. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,7 +18,8 @@ static struct json *last_error_line(const char *log, const char **before)
 		*before = begin;
 		if (*begin == '{') {
 			struct json *document = NULL;
-			if (json_parse(begin, (size_t)(end - begin), "log", &document, NULL) == STATUS_OK && json_text(json_get(document, "error"))) {
+			if (json_parse(begin, (size_t)(end - begin), "log", &document, NULL) == STATUS_OK &&
+				json_text(json_get(document, "error"))) {
 				for (const char *at = begin; at > log && (at == begin || at[-1] != '\n');)
 					*before = --at;
 				return document;
@@ -37,7 +38,8 @@ static void say_memory(const struct json *document, char reason[512])
 	if (fraction > 0 && fraction <= 1) /* rounded up, so that the printed fraction starts too */
 		snprintf(reason, 512, "oom_load: needs mem_fraction %.2f", fmin(1.0, ceil(fraction * 100.0 - 1e-9) / 100.0));
 	else
-		snprintf(reason, 512, "oom_load: needs %.1f MiB, more than the whole memory budget", (double)need_bytes / (1024.0 * 1024.0));
+		snprintf(reason, 512, "oom_load: needs %.1f MiB, more than the whole memory budget",
+			(double)need_bytes / (1024.0 * 1024.0));
 }
 
 static bool explain(const char *log, bool running, enum failure *failure, char reason[512])

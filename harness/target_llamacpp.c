@@ -23,7 +23,12 @@ static bool switch_of(const char *knob, char name[64])
 static bool explain(const char *log, bool running, enum failure *failure, char reason[512])
 {
 	static const char *const patterns[] = {
-		"out of memory", "failed to allocate", "unable to allocate", "ErrorOutOfDeviceMemory", "cannot allocate memory", "bad_alloc",
+		"out of memory",
+		"failed to allocate",
+		"unable to allocate",
+		"ErrorOutOfDeviceMemory",
+		"cannot allocate memory",
+		"bad_alloc",
 	};
 	if (target_explain_from_patterns(log, patterns, sizeof(patterns) / sizeof(patterns[0]), running, failure, reason))
 		return true;

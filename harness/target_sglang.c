@@ -40,7 +40,10 @@ static const struct json *effective(const struct json *config, const char *knob)
 static bool explain(const char *log, bool running, enum failure *failure, char reason[512])
 {
 	static const char *const patterns[] = {
-		"Not enough memory", "CUDA out of memory", "OutOfMemoryError", "cannot allocate memory",
+		"Not enough memory",
+		"CUDA out of memory",
+		"OutOfMemoryError",
+		"cannot allocate memory",
 	};
 	if (target_explain_from_patterns(log, patterns, sizeof(patterns) / sizeof(patterns[0]), running, failure, reason))
 		return true;

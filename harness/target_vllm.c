@@ -23,9 +23,13 @@ static bool switch_of(const char *knob, char name[64])
 static bool explain(const char *log, bool running, enum failure *failure, char reason[512])
 {
 	static const char *const patterns[] = {
-		"CUDA out of memory", "OutOfMemoryError", "No available memory for the cache blocks",
-		"is less than desired GPU memory utilization", "larger than the maximum number of tokens that can be stored in KV cache",
-		"larger than the available KV cache memory", "cannot allocate memory",
+		"CUDA out of memory",
+		"OutOfMemoryError",
+		"No available memory for the cache blocks",
+		"is less than desired GPU memory utilization",
+		"larger than the maximum number of tokens that can be stored in KV cache",
+		"larger than the available KV cache memory",
+		"cannot allocate memory",
 	};
 	if (target_explain_from_patterns(log, patterns, sizeof(patterns) / sizeof(patterns[0]), running, failure, reason))
 		return true;

@@ -9,17 +9,82 @@
 #include "base/random.h"
 
 static const char *const words[] = {
-	"time", "people", "water", "house", "world", "school", "family", "story", "music", "night", "light", "paper", "city", "table", "river",
-	"number", "letter", "mother", "father", "friend", "money", "power", "group", "party", "point", "place", "right", "small", "large",
-	"great", "young", "early", "later", "under", "after", "before", "about", "other", "first", "second", "three", "four", "five", "open",
-	"close", "high", "low", "long", "short", "white", "black", "green", "red", "blue", "good", "new", "old", "hand", "head", "face", "door",
-	"book", "road", "food",
+	"time",
+	"people",
+	"water",
+	"house",
+	"world",
+	"school",
+	"family",
+	"story",
+	"music",
+	"night",
+	"light",
+	"paper",
+	"city",
+	"table",
+	"river",
+	"number",
+	"letter",
+	"mother",
+	"father",
+	"friend",
+	"money",
+	"power",
+	"group",
+	"party",
+	"point",
+	"place",
+	"right",
+	"small",
+	"large",
+	"great",
+	"young",
+	"early",
+	"later",
+	"under",
+	"after",
+	"before",
+	"about",
+	"other",
+	"first",
+	"second",
+	"three",
+	"four",
+	"five",
+	"open",
+	"close",
+	"high",
+	"low",
+	"long",
+	"short",
+	"white",
+	"black",
+	"green",
+	"red",
+	"blue",
+	"good",
+	"new",
+	"old",
+	"hand",
+	"head",
+	"face",
+	"door",
+	"book",
+	"road",
+	"food",
 };
 #define N_WORDS (sizeof(words) / sizeof(words[0]))
 
 static const char *const fingerprint_prompts[] = {
-	"The capital of France is", "Water boils at a temperature of", "1, 2, 3, 4, 5, 6,", "Once upon a time, in a small village by the sea,",
-	"The opposite of hot is", "In 1969 the first people landed on", "def add(a, b):\n    return", "The seven days of the week are",
+	"The capital of France is",
+	"Water boils at a temperature of",
+	"1, 2, 3, 4, 5, 6,",
+	"Once upon a time, in a small village by the sea,",
+	"The opposite of hot is",
+	"In 1969 the first people landed on",
+	"def add(a, b):\n    return",
+	"The seven days of the week are",
 };
 #define N_FINGERPRINT_PROMPTS ((int)(sizeof(fingerprint_prompts) / sizeof(fingerprint_prompts[0])))
 
@@ -99,8 +164,8 @@ void workload_words(uint64_t seed, size_t count, struct text *out)
 	}
 }
 
-static void add_random_ids(struct request_bodies *out, const struct request_style *style, const struct workload *workload, uint64_t seed,
-	int vocabulary)
+static void add_random_ids(struct request_bodies *out, const struct request_style *style, const struct workload *workload,
+	uint64_t seed, int vocabulary)
 {
 	size_t n = (size_t)workload->input_len;
 	int32_t *ids = mem_calloc(n + 1, sizeof(*ids));
@@ -126,8 +191,8 @@ static void add_text(struct request_bodies *out, const struct request_style *sty
 	text_release(&text);
 }
 
-void workload_build_run(const struct workload *workload, int run, int requests, int runs_per_launch, const struct request_style *style,
-	int vocabulary, struct request_bodies *out)
+void workload_build_run(const struct workload *workload, int run, int requests, int runs_per_launch,
+	const struct request_style *style, int vocabulary, struct request_bodies *out)
 {
 	struct request_style own = *style;
 	own.chat = strcmp(workload->endpoint, "/v1/chat/completions") == 0;
@@ -138,7 +203,8 @@ void workload_build_run(const struct workload *workload, int run, int requests, 
 		run = 0; /* the same prompts again are what a warm cache is about */
 	uint64_t run_seed = hash64(&run, sizeof(run), hash64(workload->hash, strlen(workload->hash), workload->seed));
 	/* Measured runs take the first prompts; warm-up takes those that are left, or starts another pass. */
-	size_t first = run < WORKLOAD_WARMUP_RUN ? (size_t)run * (size_t)workload->requests
+	size_t first = run < WORKLOAD_WARMUP_RUN
+		? (size_t)run * (size_t)workload->requests
 		: (size_t)runs_per_launch * (size_t)workload->requests + (size_t)(run - WORKLOAD_WARMUP_RUN) * (size_t)requests;
 	for (int i = 0; i < requests; i++) {
 		own.seed = hash64(&i, sizeof(i), run_seed);

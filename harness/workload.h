@@ -13,14 +13,14 @@
 
 /* How a server wants to be asked. */
 struct request_style {
-	const char *model;      /* NULL: no "model" in the body */
-	bool chat;              /* messages instead of prompt */
+	const char *model; /* NULL: no "model" in the body */
+	bool chat; /* messages instead of prompt */
 	int max_tokens;
 	double temperature;
-	uint64_t seed;          /* sent when temperature is above 0 */
-	bool ignore_eos;        /* sent when true */
-	bool continuous_usage;  /* asks for counts in every event */
-	bool no_prompt_cache;   /* sends cache_prompt: false */
+	uint64_t seed; /* sent when temperature is above 0 */
+	bool ignore_eos; /* sent when true */
+	bool continuous_usage; /* asks for counts in every event */
+	bool no_prompt_cache; /* sends cache_prompt: false */
 };
 
 /* Bodies of one run, in the order in which they are sent. Released by request_bodies_release. */
@@ -38,16 +38,16 @@ void request_bodies_release(struct request_bodies *bodies);
  * first and the last eighth are left out. */
 #define WORKLOAD_VOCABULARY_DEFAULT 32000 /* the smallest of today's common vocabularies (Llama 2) */
 
-/* Appends count common English words, each with a space before it. Each is one token in SmolLM2's vocabulary (checked 2026-11-29), and
- * in most others, so that count words are about count tokens for a server that takes no token ids. */
+/* Appends count common English words, each with a space before it. Each is one token in SmolLM2's vocabulary (checked 2026-11-29),
+ * and in most others, so that count words are about count tokens for a server that takes no token ids. */
 void workload_words(uint64_t seed, size_t count, struct text *out);
 
 /* Bodies for a run of a workload. run counts measured runs from 0; warm-up runs have their own numbers from WORKLOAD_WARMUP_RUN on.
- * style gives model and manners; prompts, lengths and sampling are the workload's. vocabulary bounds random ids. A text that was used
- * before in the same launch gets a number put before it, so that no two prompts of a cold workload begin alike. */
+ * style gives model and manners; prompts, lengths and sampling are the workload's. vocabulary bounds random ids. A text that was
+ * used before in the same launch gets a number put before it, so that no two prompts of a cold workload begin alike. */
 #define WORKLOAD_WARMUP_RUN 1000000
-void workload_build_run(const struct workload *workload, int run, int requests, int runs_per_launch, const struct request_style *style,
-	int vocabulary, struct request_bodies *out);
+void workload_build_run(const struct workload *workload, int run, int requests, int runs_per_launch,
+	const struct request_style *style, int vocabulary, struct request_bodies *out);
 
 /* The fixed prompts whose greedy answers are compared between arms. */
 #define WORKLOAD_FINGERPRINT_TOKENS 24 /* guess: long enough for a wrong kernel to show, short enough to cost little */

@@ -52,8 +52,9 @@ static bool has_flag(const struct json *request, const char *name)
 
 static void a_run_counts_tokens_and_time(void **state)
 {
-	const char *stub[] = {"--token-ms", "1", NULL}, *extra[] = {"--runs", "2", "--warmup", "1", "--requests", "3", "--concurrency", "2",
-		"--output-tokens", "16", NULL};
+	const char *stub[] = {"--token-ms", "1", NULL},
+		   *extra[] = {
+			   "--runs", "2", "--warmup", "1", "--requests", "3", "--concurrency", "2", "--output-tokens", "16", NULL};
 	struct json *document;
 	struct text errors = {0};
 	assert_int_equal(bench(stub, extra, &document, &errors), 0);
@@ -102,10 +103,12 @@ static void transcripts_from_the_field_come_out_as_expected(void **state)
 		if (json_get(expect, "tpot_ms"))
 			assert_int_equal(json_kind_of(json_get(request, "tpot_ms")), JSON_KIND_NULL);
 		if (json_get(expect, "error_contains"))
-			assert_non_null(strstr(json_text(json_get(request, "error")), json_text(json_get(expect, "error_contains"))));
+			assert_non_null(
+				strstr(json_text(json_get(request, "error")), json_text(json_get(expect, "error_contains"))));
 		if (json_get(expect, "status")) {
 			assert_true(json_same(json_get(request, "status"), json_get(expect, "status")));
-			assert_int_equal(json_int(json_get(json_get(json_get(document, "overall"), "failed_by_status"), "503"), 0), 1);
+			assert_int_equal(
+				json_int(json_get(json_get(json_get(document, "overall"), "failed_by_status"), "503"), 0), 1);
 		}
 		if (!ok)
 			assert_int_equal(json_int(json_get(json_at(json_get(document, "runs"), 0), "failed"), 0), 1);
@@ -123,7 +126,8 @@ static void it_posts_exactly_what_it_says_and_nothing_else(void **state)
 	assert_true(fd >= 0);
 	close(fd);
 	const char *stub[] = {"--no-models", "--request-log", log_path, NULL};
-	const char *extra[] = {"--runs", "3", "--warmup", "2", "--concurrency", "2", "--output-tokens", "4", "--protocol", "chat", NULL};
+	const char *extra[] = {
+		"--runs", "3", "--warmup", "2", "--concurrency", "2", "--output-tokens", "4", "--protocol", "chat", NULL};
 	struct json *document;
 	struct text errors = {0}, log = {0};
 	assert_int_equal(bench(stub, extra, &document, &errors), 0);
@@ -175,7 +179,8 @@ static void output_is_the_same_under_any_locale_and_proxy(void **state)
 
 static void a_server_that_stops_early_is_flagged(void **state)
 {
-	const char *stub[] = {"--output-tokens", "1", NULL}, *extra[] = {"--runs", "1", "--warmup", "0", "--output-tokens", "64", NULL};
+	const char *stub[] = {"--output-tokens", "1", NULL},
+		   *extra[] = {"--runs", "1", "--warmup", "0", "--output-tokens", "64", NULL};
 	struct json *document;
 	struct text errors = {0};
 	assert_int_equal(bench(stub, extra, &document, &errors), 0);
@@ -187,7 +192,10 @@ static void a_server_that_stops_early_is_flagged(void **state)
 
 static void bad_usage_is_exit_code_2_and_names_the_option(void **state)
 {
-	static const struct { const char *arguments[8]; const char *names; } cases[] = {
+	static const struct {
+		const char *arguments[8];
+		const char *names;
+	} cases[] = {
 		{{"bench", NULL}, "URL"},
 		{{"bench", "a", "b", NULL}, "URL"},
 		{{"bench", "ftp://x", NULL}, "ftp://x"},

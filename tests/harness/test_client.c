@@ -1,4 +1,5 @@
-/* The client against a stub server on loopback: transcripts with their delays, refusals, silence, proxies, counts of what was sent. */
+/* The client against a stub server on loopback: transcripts with their delays, refusals, silence, proxies, counts of what was sent.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -26,15 +27,18 @@
 static const char body_text[] = "{\"prompt\":\"x\",\"max_tokens\":8,\"stream\":true}";
 #define BODIES_MAX 64
 
-static struct client_load load_of(const struct stub_process *stub, char url[128], struct client_body bodies[BODIES_MAX], size_t n, int concurrency)
+static struct client_load load_of(
+	const struct stub_process *stub, char url[128], struct client_body bodies[BODIES_MAX], size_t n, int concurrency)
 {
 	snprintf(url, 128, "%s/v1/completions", stub->url);
 	for (size_t i = 0; i < n; i++)
 		bodies[i] = (struct client_body){body_text, sizeof(body_text) - 1, 8};
-	return (struct client_load){.url = url, .bodies = bodies, .n_bodies = n, .concurrency = concurrency, .run_timeout_s = 20, .stall_s = 10};
+	return (struct client_load){
+		.url = url, .bodies = bodies, .n_bodies = n, .concurrency = concurrency, .run_timeout_s = 20, .stall_s = 10};
 }
 
-static void run_one_load(const char *const *arguments, size_t n, int concurrency, struct run_result *run, struct client_report *report)
+static void run_one_load(
+	const char *const *arguments, size_t n, int concurrency, struct run_result *run, struct client_report *report)
 {
 	struct stub_process stub;
 	stub_start(&stub, arguments);
@@ -64,8 +68,13 @@ static void run_transcript(const char *file, struct run_result *run)
 
 static void times_of_transcripts_are_those_of_their_delays(void **state)
 {
-	static const struct { const char *file; double ttft_ms; } cases[] = {
-		{"b06_role_only_first.sse", 300}, {"b08_buffered_tokens_continuous_usage.sse", 100}, {"b10_comment_keepalive.sse", 250},
+	static const struct {
+		const char *file;
+		double ttft_ms;
+	} cases[] = {
+		{"b06_role_only_first.sse", 300},
+		{"b08_buffered_tokens_continuous_usage.sse", 100},
+		{"b10_comment_keepalive.sse", 250},
 		{"b18a_one_token.sse", 40},
 	};
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -130,7 +139,8 @@ static void every_body_is_sent_once_at_the_given_concurrency(void **state)
 		assert_int_equal(run.requests[i].n_times, 8);
 		int in_flight = 0;
 		for (size_t j = 0; j < run.n_requests; j++)
-			in_flight += run.requests[j].sent_ns <= run.requests[i].sent_ns && run.requests[j].end_ns > run.requests[i].sent_ns;
+			in_flight += run.requests[j].sent_ns <= run.requests[i].sent_ns &&
+				run.requests[j].end_ns > run.requests[i].sent_ns;
 		assert_true(in_flight <= 4 + 1); /* a request's end is its last token, a little before its slot is free */
 	}
 	struct run_metrics metrics;

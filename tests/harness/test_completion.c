@@ -191,7 +191,8 @@ static void counts_that_cannot_be_counts_are_ignored(void **state)
 	static const char *const usages[] = {"-3", "1.5", "\"7\"", "null", "99999999999"};
 	for (size_t i = 0; i < sizeof(usages) / sizeof(usages[0]); i++) {
 		char bytes[512];
-		snprintf(bytes, sizeof(bytes), HEAD STOP "data: {\"choices\":[],\"usage\":{\"completion_tokens\":%s}}\n\ndata: [DONE]\n\n", usages[i]);
+		snprintf(bytes, sizeof(bytes),
+			HEAD STOP "data: {\"choices\":[],\"usage\":{\"completion_tokens\":%s}}\n\ndata: [DONE]\n\n", usages[i]);
 		struct request_result result;
 		play_text(bytes, NULL, &result);
 		assert_true(result.ok);
@@ -204,7 +205,9 @@ static void a_nul_in_the_text_becomes_a_replacement_character(void **state)
 {
 	struct request_result result;
 	play_text("data: {\"choices\":[{\"text\":\"a\\u0000b\",\"finish_reason\":\"stop\"}]}\n\n", NULL, &result);
-	assert_string_equal(result.text, "a\xEF\xBF\xBD" "b");
+	assert_string_equal(result.text,
+		"a\xEF\xBF\xBD"
+		"b");
 	request_result_release(&result);
 }
 
@@ -212,8 +215,9 @@ static void reasoning_starts_the_clock_but_is_not_text(void **state)
 {
 	struct request_result result;
 	play_text("data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":null}}]}\n\n"
-		"data: {\"choices\":[{\"delta\":{\"reasoning_content\":\"hm\"}}]}\n\n"
-		"data: {\"choices\":[{\"delta\":{\"content\":\"x\"},\"finish_reason\":\"stop\"}]}\n\n", NULL, &result);
+		  "data: {\"choices\":[{\"delta\":{\"reasoning_content\":\"hm\"}}]}\n\n"
+		  "data: {\"choices\":[{\"delta\":{\"content\":\"x\"},\"finish_reason\":\"stop\"}]}\n\n",
+		NULL, &result);
 	assert_true(result.ok);
 	assert_int_equal(result.n_times, 2);
 	assert_string_equal(result.text, "x");
@@ -223,15 +227,21 @@ static void reasoning_starts_the_clock_but_is_not_text(void **state)
 static void extra_counters_of_engines_are_read(void **state)
 {
 	struct request_result result;
-	play_text(HEAD STOP "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":40,\"completion_tokens\":9,\"prompt_tokens_details\":{\"cached_tokens\":16}},"
-		"\"verdict\":{\"drafted\":6,\"accepted\":4}}\n\ndata: [DONE]\n\n", NULL, &result);
+	play_text(HEAD STOP "data: "
+			    "{\"choices\":[],\"usage\":{\"prompt_tokens\":40,\"completion_tokens\":9,\"prompt_tokens_details\":{"
+			    "\"cached_tokens\":16}},"
+			    "\"verdict\":{\"drafted\":6,\"accepted\":4}}\n\ndata: [DONE]\n\n",
+		NULL, &result);
 	assert_int_equal(result.prompt_tokens, 40);
 	assert_int_equal(result.cached_tokens, 16);
 	assert_int_equal(result.drafted, 6);
 	assert_int_equal(result.accepted, 4);
 	request_result_release(&result);
-	play_text(HEAD "data: {\"choices\":[{\"text\":\"\",\"finish_reason\":\"length\"}],\"timings\":{\"cache_n\":3,\"predicted_n\":5,\"draft_n\":8,"
-		"\"draft_n_accepted\":2}}\n\n", NULL, &result);
+	play_text(HEAD "data: "
+		       "{\"choices\":[{\"text\":\"\",\"finish_reason\":\"length\"}],\"timings\":{\"cache_n\":3,\"predicted_n\":5,"
+		       "\"draft_n\":8,"
+		       "\"draft_n_accepted\":2}}\n\n",
+		NULL, &result);
 	assert_int_equal(result.completion_tokens, 5);
 	assert_int_equal(result.cached_tokens, 3);
 	assert_int_equal(result.drafted, 8);
@@ -239,7 +249,8 @@ static void extra_counters_of_engines_are_read(void **state)
 	request_result_release(&result);
 }
 
-static void read_one_document(int status, const char *type, const char *body, const char *transport_error, struct request_result *out)
+static void read_one_document(
+	int status, const char *type, const char *body, const char *transport_error, struct request_result *out)
 {
 	struct completion_answer answer = {0};
 	completion_begin(&answer, status, type);
@@ -269,7 +280,8 @@ static void a_document_that_was_not_streamed_is_read_and_flagged(void **state)
 {
 	struct request_result result;
 	read_one_document(200, "application/json; charset=utf-8",
-		"{\"choices\":[{\"message\":{\"content\":\"hi\"},\"finish_reason\":\"stop\"}],\"usage\":{\"completion_tokens\":2}}", NULL, &result);
+		"{\"choices\":[{\"message\":{\"content\":\"hi\"},\"finish_reason\":\"stop\"}],\"usage\":{\"completion_tokens\":2}}",
+		NULL, &result);
 	assert_true(result.ok);
 	assert_string_equal(result.text, "hi");
 	assert_true(has_flag(&result, "not streamed"));

@@ -282,14 +282,15 @@ static void when_the_guard_is_killed_the_engine_dies_and_the_loss_is_told(void *
 
 static void the_environment_is_defined_and_recorded(void **state)
 {
-	char *inherited[] = {(char *)"PORT=9999", (char *)"CUDA_VISIBLE_DEVICES=3", (char *)"HOME=/root", (char *)"VERDICT_NONCE=old",
-		(char *)"VERDICT_X=1", (char *)"OMP_NUM_THREADS=2", (char *)"VLLM_API_KEY=secret", NULL};
+	char *inherited[] = {(char *)"PORT=9999", (char *)"CUDA_VISIBLE_DEVICES=3", (char *)"HOME=/root",
+		(char *)"VERDICT_NONCE=old", (char *)"VERDICT_X=1", (char *)"OMP_NUM_THREADS=2", (char *)"VLLM_API_KEY=secret",
+		NULL};
 	struct string_vector overrides = {0}, out = {0};
 	string_vector_add(&overrides, "CUDA_VISIBLE_DEVICES=0,1");
 	struct json *record = NULL;
 	environment_build(inherited, &overrides, 4242, "abc", &out, &record);
-	static const char *const expected[] = {"HOME=/root", "OMP_NUM_THREADS=2", "VLLM_API_KEY=secret", "CUDA_VISIBLE_DEVICES=0,1", "PORT=4242",
-		"VERDICT_NONCE=abc"};
+	static const char *const expected[] = {"HOME=/root", "OMP_NUM_THREADS=2", "VLLM_API_KEY=secret", "CUDA_VISIBLE_DEVICES=0,1",
+		"PORT=4242", "VERDICT_NONCE=abc"};
 	assert_int_equal(out.count, 6);
 	for (size_t i = 0; i < 6; i++)
 		assert_string_equal(out.items[i], expected[i]);

@@ -37,8 +37,11 @@ static void set_up(struct fixture *fixture, const struct stub_experiment *option
 		fail_msg("%s", err.text);
 	text_release(&text);
 	assert_int_equal(interrupt_open(&fixture->interrupt, NULL), STATUS_OK);
-	fixture->measure = (struct measure){.experiment = fixture->experiment, .runner = &runner_local, .probe = &probe_linux,
-		.interrupt = &fixture->interrupt, .environment = environ};
+	fixture->measure = (struct measure){.experiment = fixture->experiment,
+		.runner = &runner_local,
+		.probe = &probe_linux,
+		.interrupt = &fixture->interrupt,
+		.environment = environ};
 	assert_int_equal(client_create(&fixture->measure.client, NULL), STATUS_OK);
 }
 
@@ -61,7 +64,8 @@ static void measure_arm(const struct stub_experiment *options, int arm, struct l
 	tear_down(&fixture);
 }
 
-static void expect_failure(const struct stub_experiment *options, int arm, enum failure failure, const char *phase, const char *contains)
+static void expect_failure(
+	const struct stub_experiment *options, int arm, enum failure failure, const char *phase, const char *contains)
 {
 	struct launch_result result;
 	measure_arm(options, arm, &result);
@@ -134,7 +138,8 @@ static void ready_is_health_and_one_real_token(void **state)
 static void a_server_that_is_never_ready_is_a_timeout_that_says_what_was_seen(void **state)
 {
 	const char *stub[] = {"--completions-after-ms", "1000000", NULL};
-	expect_failure(&(struct stub_experiment){.stub = stub, .ready_timeout_s = 0.5}, 0, FAILURE_READY_TIMEOUT, "ready", "HTTP 503");
+	expect_failure(
+		&(struct stub_experiment){.stub = stub, .ready_timeout_s = 0.5}, 0, FAILURE_READY_TIMEOUT, "ready", "HTTP 503");
 }
 
 static void too_little_memory_names_the_fraction_that_works(void **state)
@@ -153,7 +158,8 @@ static void too_little_memory_names_the_fraction_that_works(void **state)
 static void an_engine_that_does_not_start_is_a_launch_error(void **state)
 {
 	const char *stub[] = {"--exit-code", "5", NULL}, *unknown[] = {"--no-such-switch", NULL};
-	expect_failure(&(struct stub_experiment){.stub = stub}, 0, FAILURE_LAUNCH_ERROR, "ready", "exit code 5: stub-server: ends as ordered");
+	expect_failure(&(struct stub_experiment){.stub = stub}, 0, FAILURE_LAUNCH_ERROR, "ready",
+		"exit code 5: stub-server: ends as ordered");
 	expect_failure(&(struct stub_experiment){.stub = unknown}, 0, FAILURE_LAUNCH_ERROR, "ready", "no-such-switch");
 }
 
@@ -182,7 +188,9 @@ static void a_stranger_on_the_port_is_not_measured(void **state)
 	stub_start(&other, NULL);
 	struct fixture fixture;
 	struct launch_result result;
-	set_up(&fixture, &(struct stub_experiment){.adapter = "command", .engine_extra = ", \"flags\": {\"speculation\": \"--speculation\"}"});
+	set_up(&fixture,
+		&(struct stub_experiment){
+			.adapter = "command", .engine_extra = ", \"flags\": {\"speculation\": \"--speculation\"}"});
 	struct runner_ops runner = runner_local;
 	fixture.measure.runner = &runner;
 	const char *words[] = {"/bin/sleep", "30"};
@@ -199,7 +207,8 @@ static void a_stranger_on_the_port_is_not_measured(void **state)
 static void a_setting_that_is_not_in_effect_fails_as_inactive(void **state)
 {
 	const char *stub[] = {"--config-lies", NULL};
-	expect_failure(&(struct stub_experiment){.stub = stub}, 1, FAILURE_INACTIVE, "ready", "speculation=ngram was asked, off is in effect");
+	expect_failure(&(struct stub_experiment){.stub = stub}, 1, FAILURE_INACTIVE, "ready",
+		"speculation=ngram was asked, off is in effect");
 }
 
 static void an_engine_that_dies_while_measured_is_a_crash_noticed_at_once(void **state)
@@ -213,8 +222,9 @@ static void an_engine_that_dies_while_measured_is_a_crash_noticed_at_once(void *
 static void an_engine_that_goes_silent_is_a_hang(void **state)
 {
 	const char *stub[] = {"--hang-after", "6", NULL};
-	struct stub_experiment options = {.stub = stub, .protocol = "{\"blocks\": 1, \"max_blocks\": 1, \"runs_per_launch\": 2, "
-		"\"warmup\": {\"requests_per_slot\": 1}, \"stall_s\": 0.3, \"run_timeout_s\": 20}"};
+	struct stub_experiment options = {.stub = stub,
+		.protocol = "{\"blocks\": 1, \"max_blocks\": 1, \"runs_per_launch\": 2, "
+			    "\"warmup\": {\"requests_per_slot\": 1}, \"stall_s\": 0.3, \"run_timeout_s\": 20}"};
 	expect_failure(&options, 0, FAILURE_HANG, "run", "no event for 0.3 s");
 }
 
@@ -279,7 +289,9 @@ static void an_attached_server_is_measured_and_left_alone(void **state)
 static void a_command_adapter_proves_identity_by_the_socket(void **state)
 {
 	struct launch_result result;
-	measure_arm(&(struct stub_experiment){.adapter = "command", .engine_extra = ", \"flags\": {\"speculation\": \"--speculation\"}"}, 1, &result);
+	measure_arm(&(struct stub_experiment){.adapter = "command",
+			    .engine_extra = ", \"flags\": {\"speculation\": \"--speculation\"}"},
+		1, &result);
 	assert_string_equal(result.reason, "");
 	assert_non_null(strstr(result.command, "--speculation\",\"ngram\""));
 	launch_result_release(&result);
@@ -287,15 +299,23 @@ static void a_command_adapter_proves_identity_by_the_socket(void **state)
 
 static void other_engines_are_driven_by_their_own_names_and_words(void **state)
 {
-	static const struct { const char *adapter, *baseline, *matrix, *argument; } cases[] = {
-		{"vllm", "{\"mem_fraction\": 0.9}", "{\"factors\": {\"mem_fraction\": [0.9, 0.8]}, \"aa_twin\": false}", "--gpu-memory-utilization\",\"0.9\""},
-		{"sglang", "{\"graph_max_bs\": 32}", "{\"factors\": {\"graph_max_bs\": [32, 8]}, \"aa_twin\": false}", "--cuda-graph-max-bs\",\"32\""},
-		{"llamacpp", "{\"parallel\": 4}", "{\"factors\": {\"parallel\": [4, 8]}, \"aa_twin\": false}", "--parallel\",\"4\""},
+	static const struct {
+		const char *adapter, *baseline, *matrix, *argument;
+	} cases[] = {
+		{"vllm", "{\"mem_fraction\": 0.9}", "{\"factors\": {\"mem_fraction\": [0.9, 0.8]}, \"aa_twin\": false}",
+			"--gpu-memory-utilization\",\"0.9\""},
+		{"sglang", "{\"graph_max_bs\": 32}", "{\"factors\": {\"graph_max_bs\": [32, 8]}, \"aa_twin\": false}",
+			"--cuda-graph-max-bs\",\"32\""},
+		{"llamacpp", "{\"parallel\": 4}", "{\"factors\": {\"parallel\": [4, 8]}, \"aa_twin\": false}",
+			"--parallel\",\"4\""},
 	};
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		const char *stub[] = {"--dialect", cases[i].adapter, NULL};
 		struct launch_result result;
-		measure_arm(&(struct stub_experiment){.adapter = cases[i].adapter, .stub = stub, .baseline = cases[i].baseline, .matrix = cases[i].matrix},
+		measure_arm(&(struct stub_experiment){.adapter = cases[i].adapter,
+				    .stub = stub,
+				    .baseline = cases[i].baseline,
+				    .matrix = cases[i].matrix},
 			0, &result);
 		assert_string_equal(result.reason, "");
 		assert_non_null(strstr(result.command, cases[i].argument));
@@ -309,12 +329,16 @@ static void other_engines_are_driven_by_their_own_names_and_words(void **state)
 static void what_other_engines_say_is_a_failure_class(void **state)
 {
 	const char *vllm[] = {"--dialect", "vllm", NULL}, *sglang[] = {"--dialect", "sglang", "--config-lies", NULL};
-	expect_failure(&(struct stub_experiment){.adapter = "vllm", .stub = vllm, .baseline = "{\"mem_fraction\": 0.2}",
-		.matrix = "{\"factors\": {\"mem_fraction\": [0.2, 0.9]}, \"aa_twin\": false}"}, 0, FAILURE_OOM_LOAD, "ready",
-		"No available memory for the cache blocks");
-	expect_failure(&(struct stub_experiment){.adapter = "sglang", .stub = sglang, .baseline = "{\"graph_max_bs\": 32}",
-		.matrix = "{\"factors\": {\"graph_max_bs\": [32, 8]}, \"aa_twin\": false}"}, 0, FAILURE_INACTIVE, "ready",
-		"graph_max_bs=32 was asked, 160 is in effect");
+	expect_failure(&(struct stub_experiment){.adapter = "vllm",
+			       .stub = vllm,
+			       .baseline = "{\"mem_fraction\": 0.2}",
+			       .matrix = "{\"factors\": {\"mem_fraction\": [0.2, 0.9]}, \"aa_twin\": false}"},
+		0, FAILURE_OOM_LOAD, "ready", "No available memory for the cache blocks");
+	expect_failure(&(struct stub_experiment){.adapter = "sglang",
+			       .stub = sglang,
+			       .baseline = "{\"graph_max_bs\": 32}",
+			       .matrix = "{\"factors\": {\"graph_max_bs\": [32, 8]}, \"aa_twin\": false}"},
+		0, FAILURE_INACTIVE, "ready", "graph_max_bs=32 was asked, 160 is in effect");
 }
 
 static bool port_never_free(int port)
@@ -346,8 +370,11 @@ static void real_text_goes_to_the_chat_endpoint(void **state)
 	close(fd);
 	const char *stub[] = {"--request-log", path, NULL};
 	struct launch_result result;
-	measure_arm(&(struct stub_experiment){.stub = stub, .workloads = "[{\"name\": \"t\", \"concurrency\": 1, \"requests\": 2, "
-		"\"dataset\": {\"kind\": \"text\", \"prompts\": [\"one\", \"two\"]}, \"sampling\": {\"max_tokens\": 4}}]"}, 0, &result);
+	measure_arm(&(struct stub_experiment){.stub = stub,
+			    .workloads = "[{\"name\": \"t\", \"concurrency\": 1, \"requests\": 2, "
+					 "\"dataset\": {\"kind\": \"text\", \"prompts\": [\"one\", \"two\"]}, \"sampling\": "
+					 "{\"max_tokens\": 4}}]"},
+		0, &result);
 	assert_string_equal(result.reason, "");
 	struct text log = {0};
 	assert_int_equal(file_read(path, 1 << 20, &log, NULL), STATUS_OK);

@@ -14,8 +14,14 @@
 /* A good request: first token at first_ms, then one each step_ms, in events of per_event tokens. */
 static struct request_result request_of(int64_t sent_ms, int64_t first_ms, int64_t step_ms, int events, int per_event, bool counted)
 {
-	struct request_result request = {.ok = true, .http_status = 200, .prompt_tokens = 10, .completion_tokens = events * per_event,
-		.cached_tokens = -1, .drafted = -1, .accepted = -1, .sent_ns = sent_ms * MS};
+	struct request_result request = {.ok = true,
+		.http_status = 200,
+		.prompt_tokens = 10,
+		.completion_tokens = events * per_event,
+		.cached_tokens = -1,
+		.drafted = -1,
+		.accepted = -1,
+		.sent_ns = sent_ms * MS};
 	request.token_times_ns = mem_calloc((size_t)events, sizeof(int64_t));
 	request.token_counts = mem_calloc((size_t)events, sizeof(int));
 	for (int i = 0; i < events; i++) {
@@ -36,8 +42,8 @@ static struct run_result run_of(size_t n)
 static void throughput_is_tokens_from_first_send_to_last_token(void **state)
 {
 	struct run_result run = run_of(2);
-	run.requests[0] = request_of(1000, 1100, 100, 10, 1, false);  /* last token at 2000 */
-	run.requests[1] = request_of(1500, 1700, 100, 14, 1, false);  /* last token at 3000 */
+	run.requests[0] = request_of(1000, 1100, 100, 10, 1, false); /* last token at 2000 */
+	run.requests[1] = request_of(1500, 1700, 100, 14, 1, false); /* last token at 3000 */
 	run.end_ns = 60000 * MS; /* a socket that stayed open adds nothing */
 	struct run_metrics metrics;
 	run_metrics_compute(&run, 2, &metrics);
@@ -62,7 +68,8 @@ static void failed_requests_count_neither_tokens_nor_time(void **state)
 	run.requests[1] = request_of(1, 101, 100, 50, 1, false);
 	run.requests[1].ok = false;
 	run.requests[1].error = mem_strdup("the server reported an error");
-	run.requests[2] = (struct request_result){.sent_ns = 0, .prompt_tokens = -1, .completion_tokens = -1, .error = mem_strdup("not sent")};
+	run.requests[2] = (struct request_result){
+		.sent_ns = 0, .prompt_tokens = -1, .completion_tokens = -1, .error = mem_strdup("not sent")};
 	struct run_metrics metrics;
 	run_metrics_compute(&run, 1, &metrics);
 	assert_float_equal(metrics.output_tps, 10 / 1.0, 1e-9);
@@ -86,8 +93,14 @@ static void one_or_no_token_leaves_rates_undefined(void **state)
 {
 	struct run_result run = run_of(2);
 	run.requests[0] = request_of(1, 41, 10, 1, 1, false);
-	run.requests[1] = (struct request_result){.ok = true, .sent_ns = MS, .end_ns = 9 * MS, .prompt_tokens = 8, .completion_tokens = 0,
-		.cached_tokens = -1, .drafted = -1, .accepted = -1};
+	run.requests[1] = (struct request_result){.ok = true,
+		.sent_ns = MS,
+		.end_ns = 9 * MS,
+		.prompt_tokens = 8,
+		.completion_tokens = 0,
+		.cached_tokens = -1,
+		.drafted = -1,
+		.accepted = -1};
 	struct run_metrics metrics;
 	run_metrics_compute(&run, 2, &metrics);
 	assert_float_equal(metrics.ttft_ms_p50, 40, 1e-9);

@@ -127,8 +127,8 @@ static void list_launches(const struct workspace *space, struct text *out)
 	const struct json *launches = json_get(document, "launches");
 	for (size_t i = 0; i < json_count(launches); i++) {
 		const struct json *launch = json_at(launches, i);
-		text_printf(out, "%d.%d.%d ", (int)json_int(json_get(launch, "block"), -1), (int)json_int(json_get(launch, "arm"), -1),
-			(int)json_int(json_get(launch, "attempt"), -1));
+		text_printf(out, "%d.%d.%d ", (int)json_int(json_get(launch, "block"), -1),
+			(int)json_int(json_get(launch, "arm"), -1), (int)json_int(json_get(launch, "attempt"), -1));
 	}
 	json_free(document);
 }
@@ -151,7 +151,8 @@ static int count_stubs(const char *folder)
 		struct text text = {0};
 		snprintf(path, sizeof(path), "/proc/%s/cmdline", entry->d_name);
 		if (entry->d_name[0] >= '1' && entry->d_name[0] <= '9' && file_read(path, 65536, &text, NULL) == STATUS_OK)
-			count += text.len && memmem(text.data, text.len, "stub-server", 11) && memmem(text.data, text.len, folder, strlen(folder));
+			count += text.len && memmem(text.data, text.len, "stub-server", 11) &&
+				memmem(text.data, text.len, folder, strlen(folder));
 		text_release(&text);
 	}
 	closedir(proc);
@@ -159,9 +160,12 @@ static int count_stubs(const char *folder)
 }
 
 #define FOUR_KNOBS "{\"speculation\": \"off\", \"allreduce\": \"shm-flag\", \"mem_fraction\": 0.9, \"graph_max_bs\": 8}"
-#define FOUR_FACTORS "{\"mode\": \"ofat\", \"factors\": {\"speculation\": [\"off\", \"ngram\"], \"allreduce\": [\"shm-flag\", \"ref-socket\"], " \
+#define FOUR_FACTORS \
+	"{\"mode\": \"ofat\", \"factors\": {\"speculation\": [\"off\", \"ngram\"], \"allreduce\": [\"shm-flag\", " \
+	"\"ref-socket\"], " \
 	"\"mem_fraction\": [0.9, 0.2]}}"
-#define THREE_BLOCKS "{\"blocks\": 3, \"max_blocks\": 3, \"runs_per_launch\": 1, \"warmup\": {\"requests_per_slot\": 1}, \"stall_s\": 5, " \
+#define THREE_BLOCKS \
+	"{\"blocks\": 3, \"max_blocks\": 3, \"runs_per_launch\": 1, \"warmup\": {\"requests_per_slot\": 1}, \"stall_s\": 5, " \
 	"\"run_timeout_s\": 20}"
 
 static void a_run_finds_what_helps_what_hurts_and_what_cannot_start(void **state)
@@ -169,8 +173,12 @@ static void a_run_finds_what_helps_what_hurts_and_what_cannot_start(void **state
 	/* Slow tokens: what a busy machine adds to each run stays small beside the effects. */
 	const char *stub[] = {"--token-ms", "6", NULL};
 	struct workspace space;
-	open_workspace(&space, &(struct stub_experiment){.stub = stub, .baseline = FOUR_KNOBS, .matrix = FOUR_FACTORS, .protocol = THREE_BLOCKS,
-		.guards = "{\"greedy_fingerprint\": {\"prompts\": 0}}"});
+	open_workspace(&space,
+		&(struct stub_experiment){.stub = stub,
+			.baseline = FOUR_KNOBS,
+			.matrix = FOUR_FACTORS,
+			.protocol = THREE_BLOCKS,
+			.guards = "{\"greedy_fingerprint\": {\"prompts\": 0}}"});
 	struct json *document;
 	struct text errors = {0}, launches = {0};
 	assert_int_equal(run(&space, NULL, &document, &errors), 0);
@@ -212,7 +220,9 @@ static void a_run_that_is_killed_again_and_again_loses_and_repeats_nothing(void 
 	open_workspace(&space, &(struct stub_experiment){0});
 	snprintf(log_path, sizeof(log_path), "%s/posts", space.folder);
 	struct text text = {0};
-	stub_experiment_text(&(struct stub_experiment){.stub = stub, .baseline = FOUR_KNOBS, .matrix = FOUR_FACTORS, .protocol = THREE_BLOCKS}, &text);
+	stub_experiment_text(
+		&(struct stub_experiment){.stub = stub, .baseline = FOUR_KNOBS, .matrix = FOUR_FACTORS, .protocol = THREE_BLOCKS},
+		&text);
 	assert_int_equal(file_write_atomic(space.file, text.data, text.len, NULL), STATUS_OK);
 	text_release(&text);
 	static const int kill_after_ms[] = {5, 60, 250, 500, 800, 400, 333};
@@ -317,8 +327,11 @@ static void a_launch_during_which_we_were_stopped_is_void_and_made_again(void **
 	open_workspace(&space, &(struct stub_experiment){0});
 	snprintf(log_path, sizeof(log_path), "%s/posts", space.folder);
 	struct text text = {0}, log = {0}, launches = {0};
-	stub_experiment_text(&(struct stub_experiment){.stub = stub, .guards = "{\"greedy_fingerprint\": {\"prompts\": 0}}",
-		.protocol = "{\"blocks\": 1, \"max_blocks\": 1, \"runs_per_launch\": 1, \"warmup\": {\"requests_per_slot\": 0}}"}, &text);
+	stub_experiment_text(&(struct stub_experiment){.stub = stub,
+				     .guards = "{\"greedy_fingerprint\": {\"prompts\": 0}}",
+				     .protocol = "{\"blocks\": 1, \"max_blocks\": 1, \"runs_per_launch\": 1, \"warmup\": "
+						 "{\"requests_per_slot\": 0}}"},
+		&text);
 	assert_int_equal(file_write_atomic(space.file, text.data, text.len, NULL), STATUS_OK);
 	const char *arguments[] = {"run", space.file, "--db", space.db, NULL};
 	pid_t pid = support_spawn(arguments);
@@ -348,9 +361,12 @@ static void wrong_text_is_a_failure_however_fast(void **state)
 {
 	/* A switch without a value, as an environment of the stub would be: the candidate answers something else. */
 	struct workspace space;
-	open_workspace(&space, &(struct stub_experiment){.adapter = "command", .baseline = "{\"wrong_text\": false}",
-		.matrix = "{\"mode\": \"ofat\", \"factors\": {\"wrong_text\": [false, true]}, \"aa_twin\": false}", .protocol = THREE_BLOCKS,
-		.engine_extra = ", \"flags\": {\"wrong_text\": \"--wrong-text\"}"});
+	open_workspace(&space,
+		&(struct stub_experiment){.adapter = "command",
+			.baseline = "{\"wrong_text\": false}",
+			.matrix = "{\"mode\": \"ofat\", \"factors\": {\"wrong_text\": [false, true]}, \"aa_twin\": false}",
+			.protocol = THREE_BLOCKS,
+			.engine_extra = ", \"flags\": {\"wrong_text\": \"--wrong-text\"}"});
 	struct json *document;
 	struct text errors = {0};
 	assert_int_equal(run(&space, NULL, &document, &errors), 0);
@@ -385,7 +401,9 @@ static void a_missing_engine_is_found_out_before_anything_is_stored(void **state
 {
 	struct workspace space;
 	open_workspace(&space, &(struct stub_experiment){0});
-	const char *text = "{\"schema\": \"experiment/1\", \"name\": \"x\", \"engine\": {\"adapter\": \"command\", \"command\": [\"/no/such/engine\", \"${PORT}\"],"
+	const char *text =
+		"{\"schema\": \"experiment/1\", \"name\": \"x\", \"engine\": {\"adapter\": \"command\", \"command\": "
+		"[\"/no/such/engine\", \"${PORT}\"],"
 		"\"flags\": {\"k\": \"--k\"}}, \"baseline\": {\"params\": {\"k\": 1}}, \"matrix\": {\"factors\": {\"k\": [1, 2]}}}";
 	assert_int_equal(file_write_atomic(space.file, text, strlen(text), NULL), STATUS_OK);
 	struct json *document;
@@ -402,11 +420,25 @@ static void a_missing_engine_is_found_out_before_anything_is_stored(void **state
 static void retries_follow_class_and_attempt(void **state)
 {
 	struct protocol protocol = {.retry_client_error = 1, .retry_crash = 2, .retry_oom_load = 0};
-	static const struct { enum failure failure; bool voided; int attempt; bool again; } cases[] = {
-		{FAILURE_NONE, false, 0, false}, {FAILURE_NONE, true, 0, true}, {FAILURE_NONE, true, 1, true}, {FAILURE_NONE, true, 2, false},
-		{FAILURE_CLIENT_ERROR, false, 0, true}, {FAILURE_CLIENT_ERROR, false, 1, false}, {FAILURE_CRASH, false, 1, true},
-		{FAILURE_CRASH, false, 2, false}, {FAILURE_OOM_LOAD, false, 0, false}, {FAILURE_HANG, false, 0, false},
-		{FAILURE_INACTIVE, false, 0, false}, {FAILURE_LAUNCH_ERROR, true, 0, false}, {FAILURE_GUARD, false, 0, false},
+	static const struct {
+		enum failure failure;
+		bool voided;
+		int attempt;
+		bool again;
+	} cases[] = {
+		{FAILURE_NONE, false, 0, false},
+		{FAILURE_NONE, true, 0, true},
+		{FAILURE_NONE, true, 1, true},
+		{FAILURE_NONE, true, 2, false},
+		{FAILURE_CLIENT_ERROR, false, 0, true},
+		{FAILURE_CLIENT_ERROR, false, 1, false},
+		{FAILURE_CRASH, false, 1, true},
+		{FAILURE_CRASH, false, 2, false},
+		{FAILURE_OOM_LOAD, false, 0, false},
+		{FAILURE_HANG, false, 0, false},
+		{FAILURE_INACTIVE, false, 0, false},
+		{FAILURE_LAUNCH_ERROR, true, 0, false},
+		{FAILURE_GUARD, false, 0, false},
 	};
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct launch_cell cell = {.failure = cases[i].failure, .voided = cases[i].voided, .attempt = cases[i].attempt};
@@ -419,11 +451,14 @@ static void arms_that_cannot_work_are_dropped_from_later_blocks_only(void **stat
 	struct text text = {0};
 	struct experiment *experiment = NULL;
 	struct experiment_overrides overrides = {0};
-	stub_experiment_text(&(struct stub_experiment){.baseline = FOUR_KNOBS, .matrix = FOUR_FACTORS, .protocol = THREE_BLOCKS}, &text);
+	stub_experiment_text(
+		&(struct stub_experiment){.baseline = FOUR_KNOBS, .matrix = FOUR_FACTORS, .protocol = THREE_BLOCKS}, &text);
 	assert_int_equal(experiment_parse(text.data, text.len, "stub", &overrides, &experiment, NULL), STATUS_OK);
 	struct launch_cell items[] = {
-		{.arm = 2, .block = 0, .failure = FAILURE_CRASH}, {.arm = 3, .block = 1, .failure = FAILURE_INACTIVE},
-		{.arm = 4, .block = 0, .failure = FAILURE_OOM_LOAD}, {.arm = 1, .block = 0, .failure = FAILURE_LAUNCH_ERROR},
+		{.arm = 2, .block = 0, .failure = FAILURE_CRASH},
+		{.arm = 3, .block = 1, .failure = FAILURE_INACTIVE},
+		{.arm = 4, .block = 0, .failure = FAILURE_OOM_LOAD},
+		{.arm = 1, .block = 0, .failure = FAILURE_LAUNCH_ERROR},
 	};
 	struct launch_cells cells = {items, 4};
 	bool dropped[5];
@@ -446,11 +481,13 @@ static void bars_and_lines_say_where_a_run_stands(void **state)
 	struct experiment_overrides overrides = {0};
 	stub_experiment_text(&(struct stub_experiment){.protocol = THREE_BLOCKS}, &text);
 	assert_int_equal(experiment_parse(text.data, text.len, "stub", &overrides, &experiment, NULL), STATUS_OK);
-	struct progress progress = {.fd = -1, .experiment = experiment, .done = 3, .total = 6, .columns = 200, .block = 1, .arm = 1};
+	struct progress progress = {
+		.fd = -1, .experiment = experiment, .done = 3, .total = 6, .columns = 200, .block = 1, .arm = 1};
 	struct measure_progress step = {"run", 0, 2, 3, 178.24};
 	text_clear(&text);
 	progress_bar(&progress, &step, 72, &text);
-	assert_string_equal(text_str(&text), "████████████░░░░░░░░░░░░  3/6  block 2  speculation=ngram  run 2/3  178.2 tok/s  ETA 1:12");
+	assert_string_equal(
+		text_str(&text), "████████████░░░░░░░░░░░░  3/6  block 2  speculation=ngram  run 2/3  178.2 tok/s  ETA 1:12");
 	text_clear(&text);
 	progress.columns = 31;
 	progress_bar(&progress, NULL, NAN, &text);
@@ -459,7 +496,8 @@ static void bars_and_lines_say_where_a_run_stands(void **state)
 	progress_headline(experiment, 0, 6, 182, &text);
 	assert_string_equal(text_str(&text), "stub: 2 settings × 3 blocks, 6 launches, about 3 min\n");
 	text_clear(&text);
-	struct launch_result launch = {.arm = 1, .block = 0, .failure = FAILURE_OOM_LOAD, .reason = "oom_load: x", .total_ns = 1500 * MS};
+	struct launch_result launch = {
+		.arm = 1, .block = 0, .failure = FAILURE_OOM_LOAD, .reason = "oom_load: x", .total_ns = 1500 * MS};
 	progress_launch_line(&progress, &launch, &text);
 	assert_string_equal(text_str(&text), "[3/6] block 1  speculation=ngram  failed: oom_load: x  1.5 s\n");
 	experiment_release(experiment);

@@ -23,7 +23,8 @@ static void split(const char *bytes, size_t len, size_t step, struct text *out)
 {
 	struct sse_parser parser = {0};
 	for (size_t at = 0; at < len; at += step)
-		assert_int_equal(sse_feed(&parser, bytes + at, len - at < step ? len - at : step, write_event, out, NULL), STATUS_OK);
+		assert_int_equal(
+			sse_feed(&parser, bytes + at, len - at < step ? len - at : step, write_event, out, NULL), STATUS_OK);
 	sse_finish(&parser, write_event, out);
 	sse_release(&parser);
 }
@@ -69,12 +70,20 @@ static void an_event_type_belongs_to_its_event_only(void **state)
 
 static void a_byte_order_mark_is_skipped_at_the_start_only(void **state)
 {
-	expect_events("\xEF\xBB\xBF" "data: a\n\n\xEF\xBB\xBF" "data: b\n\n", "|a;");
+	expect_events("\xEF\xBB\xBF"
+		      "data: a\n\n\xEF\xBB\xBF"
+		      "data: b\n\n",
+		"|a;");
 }
 
 static void unicode_separators_do_not_end_a_line(void **state)
 {
-	expect_events("data: a\xC2\x85" "b\xE2\x80\xA8" "c\n\n", "|a\xC2\x85" "b\xE2\x80\xA8" "c;");
+	expect_events("data: a\xC2\x85"
+		      "b\xE2\x80\xA8"
+		      "c\n\n",
+		"|a\xC2\x85"
+		"b\xE2\x80\xA8"
+		"c;");
 }
 
 static void the_last_event_needs_no_blank_line_when_the_stream_ends(void **state)

@@ -28,7 +28,8 @@ static void set_up(struct fixture *fixture, const char *adapter, const char *con
 	*fixture = (struct fixture){0};
 	assert_int_equal(json_parse(values, strlen(values), "values", &fixture->values, NULL), STATUS_OK);
 	for (void *it = json_first(fixture->values); it; it = json_next(fixture->values, it))
-		fixture->settings[fixture->arm.n_settings++] = (struct knob_value){json_iterator_key(it), json_iterator_value(it), json_iterator_key(it)};
+		fixture->settings[fixture->arm.n_settings++] =
+			(struct knob_value){json_iterator_key(it), json_iterator_value(it), json_iterator_key(it)};
 	fixture->arm.name = "arm";
 	fixture->arm.settings = fixture->settings;
 	fixture->experiment.engine.adapter = adapter;
@@ -52,8 +53,10 @@ static void expect_arguments(struct fixture *fixture, const char *expected)
 static void the_builtin_engine_has_a_switch_for_every_knob(void **state)
 {
 	struct fixture fixture;
-	set_up(&fixture, "builtin", NULL, 0, "{\"allreduce\":\"shm-flag\",\"graph_max_bs\":8,\"mem_fraction\":0.85,\"speculation\":\"off\"}");
-	expect_arguments(&fixture, "[\"verdict-engine\",\"serve\",\"--model\",\"m.gguf\",\"--host\",\"127.0.0.1\",\"--port\",\"4242\",\"--allreduce\","
+	set_up(&fixture, "builtin", NULL, 0,
+		"{\"allreduce\":\"shm-flag\",\"graph_max_bs\":8,\"mem_fraction\":0.85,\"speculation\":\"off\"}");
+	expect_arguments(&fixture,
+		"[\"verdict-engine\",\"serve\",\"--model\",\"m.gguf\",\"--host\",\"127.0.0.1\",\"--port\",\"4242\",\"--allreduce\","
 		"\"shm-flag\",\"--graph-max-bs\",\"8\",\"--mem-fraction\",\"0.85\",\"--speculation\",\"off\"]");
 }
 
@@ -69,12 +72,16 @@ static void kinds_of_values_become_arguments_as_documented(void **state)
 {
 	struct fixture fixture;
 	const char *command[] = {"s", "${PORT}"};
-	static struct name_value flags[] = {{"on", "--on"}, {"off", "--off"}, {"none", "--none"}, {"empty", "--empty"}, {"list", "--list"},
-		{"object", "--object"}, {"short", "-q"}};
-	set_up(&fixture, "command", command, 2, "{\"on\":true,\"off\":false,\"none\":null,\"empty\":\"\",\"list\":[1,\"b\",0.5],\"object\":{\"k\":1},\"short\":false}");
+	static struct name_value flags[] = {{"on", "--on"}, {"off", "--off"}, {"none", "--none"}, {"empty", "--empty"},
+		{"list", "--list"}, {"object", "--object"}, {"short", "-q"}};
+	set_up(&fixture, "command", command, 2,
+		"{\"on\":true,\"off\":false,\"none\":null,\"empty\":\"\",\"list\":[1,\"b\",0.5],\"object\":{\"k\":1},\"short\":"
+		"false}");
 	fixture.experiment.engine.flags = flags;
 	fixture.experiment.engine.n_flags = 7;
-	expect_arguments(&fixture, "[\"s\",\"4242\",\"--on\",\"--no-off\",\"--empty\",\"\",\"--list\",\"1\",\"b\",\"0.5\",\"--object\",\"{\\\"k\\\":1}\"]");
+	expect_arguments(&fixture,
+		"[\"s\",\"4242\",\"--on\",\"--no-off\",\"--empty\",\"\",\"--list\",\"1\",\"b\",\"0.5\",\"--object\",\"{\\\"k\\\":1}"
+		"\"]");
 }
 
 static void a_knob_can_be_an_environment_variable(void **state)
@@ -103,9 +110,13 @@ static void external_engines_have_their_own_names(void **state)
 	struct fixture fixture;
 	const char *command[] = {"s"};
 	set_up(&fixture, "sglang", command, 1, "{\"graph_max_bs\":128,\"mem_fraction\":0.88}");
-	expect_arguments(&fixture, "[\"s\",\"--host\",\"127.0.0.1\",\"--port\",\"4242\",\"--cuda-graph-max-bs\",\"128\",\"--mem-fraction-static\",\"0.88\"]");
+	expect_arguments(&fixture,
+		"[\"s\",\"--host\",\"127.0.0.1\",\"--port\",\"4242\",\"--cuda-graph-max-bs\",\"128\",\"--mem-fraction-static\",\"0."
+		"88\"]");
 	set_up(&fixture, "vllm", command, 1, "{\"mem_fraction\":0.9,\"max_num_seqs\":64}");
-	expect_arguments(&fixture, "[\"s\",\"--host\",\"127.0.0.1\",\"--port\",\"4242\",\"--gpu-memory-utilization\",\"0.9\",\"--max-num-seqs\",\"64\"]");
+	expect_arguments(&fixture,
+		"[\"s\",\"--host\",\"127.0.0.1\",\"--port\",\"4242\",\"--gpu-memory-utilization\",\"0.9\",\"--max-num-seqs\","
+		"\"64\"]");
 	set_up(&fixture, "llamacpp", command, 1, "{\"ctx_size\":4096}");
 	expect_arguments(&fixture, "[\"s\",\"--host\",\"127.0.0.1\",\"--port\",\"4242\",\"--ctx-size\",\"4096\"]");
 }
@@ -156,8 +167,10 @@ static bool is_active(const struct target_ops *ops, const char *values, const ch
 static void settings_are_compared_by_value(void **state)
 {
 	char reason[512];
-	const char *config = "{\"settings\":{\"graph_max_bs\":{\"value\":8},\"mem_fraction\":{\"value\":0.85},\"allreduce\":{\"value\":\"shm-flag\"}}}";
-	assert_true(is_active(&target_builtin, "{\"graph_max_bs\":8,\"mem_fraction\":0.85,\"allreduce\":\"auto\"}", config, reason));
+	const char *config = "{\"settings\":{\"graph_max_bs\":{\"value\":8},\"mem_fraction\":{\"value\":0.85},\"allreduce\":{"
+			     "\"value\":\"shm-flag\"}}}";
+	assert_true(
+		is_active(&target_builtin, "{\"graph_max_bs\":8,\"mem_fraction\":0.85,\"allreduce\":\"auto\"}", config, reason));
 	assert_true(is_active(&target_builtin, "{\"graph_max_bs\":\"8\",\"mem_fraction\":0.850000}", config, reason));
 	assert_true(is_active(&target_builtin, "{\"graph_max_bs\":8.0,\"mem_fraction\":null}", config, reason));
 	assert_false(is_active(&target_builtin, "{\"graph_max_bs\":16}", config, reason));
@@ -166,7 +179,8 @@ static void settings_are_compared_by_value(void **state)
 	assert_string_equal(reason, "inactive: the engine does not report speculation");
 	assert_true(is_active(&target_command_line, "{\"speculation\":\"ngram\"}", config, reason));
 	assert_false(is_active(&target_command_line, "{\"graph_max_bs\":16}", config, reason));
-	assert_true(is_active(&target_sglang, "{\"graph_max_bs\":128,\"tp\":2}", "{\"cuda_graph_max_bs\":128,\"tp_size\":2}", reason));
+	assert_true(
+		is_active(&target_sglang, "{\"graph_max_bs\":128,\"tp\":2}", "{\"cuda_graph_max_bs\":128,\"tp_size\":2}", reason));
 	assert_false(is_active(&target_sglang, "{\"graph_max_bs\":128}", "{\"cuda_graph_max_bs\":160}", reason));
 }
 
@@ -182,14 +196,16 @@ static void expect_explanation(const struct target_ops *ops, const char *log, bo
 
 static void the_builtin_engine_explains_itself_by_its_last_line(void **state)
 {
-	expect_explanation(&target_builtin, "x\nverdict-engine: not enough memory: 120 MiB\n{\"error\":\"not_enough_memory\",\"need_bytes\":5,\"min_mem_fraction\":0.31}\n",
+	expect_explanation(&target_builtin,
+		"x\nverdict-engine: not enough memory: 120 "
+		"MiB\n{\"error\":\"not_enough_memory\",\"need_bytes\":5,\"min_mem_fraction\":0.31}\n",
 		false, "oom_load: needs mem_fraction 0.31");
 	expect_explanation(&target_builtin, "{\"error\":\"not_enough_memory\",\"need_bytes\":5,\"min_mem_fraction\":0.305}", false,
 		"oom_load: needs mem_fraction 0.31");
-	expect_explanation(&target_builtin, "{\"error\":\"not_enough_memory\",\"need_bytes\":1048576,\"min_mem_fraction\":null}\n", false,
-		"oom_load: needs 1.0 MiB, more than the whole memory budget");
-	expect_explanation(&target_builtin, "a\nverdict-engine: allreduce 'nccl' needs a GPU\n{\"error\":\"bad_allreduce\"}\n", false,
-		"launch_error: bad_allreduce: allreduce 'nccl' needs a GPU");
+	expect_explanation(&target_builtin, "{\"error\":\"not_enough_memory\",\"need_bytes\":1048576,\"min_mem_fraction\":null}\n",
+		false, "oom_load: needs 1.0 MiB, more than the whole memory budget");
+	expect_explanation(&target_builtin, "a\nverdict-engine: allreduce 'nccl' needs a GPU\n{\"error\":\"bad_allreduce\"}\n",
+		false, "launch_error: bad_allreduce: allreduce 'nccl' needs a GPU");
 	expect_explanation(&target_builtin, "a\nverdict-engine: rank 1 died\n{\"error\":\"rank_died\",\"rank\":1}\n\n", true,
 		"crash: rank_died: rank 1 died");
 	expect_explanation(&target_builtin, "{\"error\":5}\n{\"errors\":\"x\"}\nno json {\"error\":\"x\"}\n", false, "(none)");
@@ -202,11 +218,14 @@ static void other_engines_are_understood_by_their_words(void **state)
 		"oom_load: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB");
 	expect_explanation(&target_vllm, "ValueError: No available memory for the cache blocks. Try increasing\n", false,
 		"oom_load: ValueError: No available memory for the cache blocks. Try increasing");
-	expect_explanation(&target_sglang, "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.\n", false,
-		"oom_load: RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.");
-	expect_explanation(&target_llamacpp, "ggml: cudaMalloc failed: out of memory\n", true, "oom_run: ggml: cudaMalloc failed: out of memory");
-	expect_explanation(&target_llamacpp, "error: invalid argument: --frobnicate\n", false, "launch_error: error: invalid argument: --frobnicate");
-	expect_explanation(&target_vllm, "vllm: error: unrecognized arguments: --x\n", false, "launch_error: vllm: error: unrecognized arguments: --x");
+	expect_explanation(&target_sglang, "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.\n",
+		false, "oom_load: RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.");
+	expect_explanation(&target_llamacpp, "ggml: cudaMalloc failed: out of memory\n", true,
+		"oom_run: ggml: cudaMalloc failed: out of memory");
+	expect_explanation(&target_llamacpp, "error: invalid argument: --frobnicate\n", false,
+		"launch_error: error: invalid argument: --frobnicate");
+	expect_explanation(&target_vllm, "vllm: error: unrecognized arguments: --x\n", false,
+		"launch_error: vllm: error: unrecognized arguments: --x");
 	expect_explanation(&target_command_line, "all is well\n", false, "(none)");
 	expect_explanation(&target_attach, "out of memory", true, "(none)");
 }

@@ -12,8 +12,16 @@
 
 static struct workload ids_workload(void)
 {
-	return (struct workload){.name = "w", .endpoint = "/v1/completions", .concurrency = 2, .requests = 4, .dataset = DATASET_RANDOM_IDS,
-		.input_len = 16, .output_len = 32, .seed = 5, .ignore_eos = true, .hash = "abc"};
+	return (struct workload){.name = "w",
+		.endpoint = "/v1/completions",
+		.concurrency = 2,
+		.requests = 4,
+		.dataset = DATASET_RANDOM_IDS,
+		.input_len = 16,
+		.output_len = 32,
+		.seed = 5,
+		.ignore_eos = true,
+		.hash = "abc"};
 }
 
 static struct json *parse(const struct client_body *body)
@@ -97,8 +105,13 @@ static void a_warm_cache_gets_the_same_prompts_in_every_run(void **state)
 static void texts_go_as_chat_messages_and_no_two_begin_alike(void **state)
 {
 	const char *prompts[] = {"one", "two", "three"};
-	struct workload workload = {.endpoint = "/v1/chat/completions", .requests = 2, .dataset = DATASET_TEXT, .prompts = {prompts, 3},
-		.output_len = 8, .temperature = 0.5, .hash = "h"};
+	struct workload workload = {.endpoint = "/v1/chat/completions",
+		.requests = 2,
+		.dataset = DATASET_TEXT,
+		.prompts = {prompts, 3},
+		.output_len = 8,
+		.temperature = 0.5,
+		.hash = "h"};
 	struct text seen = {0};
 	for (int run = 0; run <= 2; run++) {
 		struct request_bodies bodies;

@@ -60,7 +60,8 @@ static void read_once(const uint8_t *data, size_t size, int http_status, const c
 	ASSERT(result.n_times <= answer.n_events);
 	for (size_t i = 1; i < result.n_times; i++)
 		ASSERT(result.token_times_ns[i] >= result.token_times_ns[i - 1]);
-	ASSERT(result.n_times == 0 || (result.first_token_ns == result.token_times_ns[0] && result.last_token_ns >= result.first_token_ns));
+	ASSERT(result.n_times == 0 ||
+		(result.first_token_ns == result.token_times_ns[0] && result.last_token_ns >= result.first_token_ns));
 	ASSERT(http_status == 200 || !result.ok);
 	struct run_result run = {.requests = &result, .n_requests = 1};
 	run_metrics_compute(&run, 1, &metrics);

@@ -13,8 +13,8 @@ bool support_role(int argc, char **argv, int *code);
 /* Path of the running program. */
 const char *support_program(void);
 
-/* Runs this program with arguments (NULL-terminated, without the program), appends what it printed to out and errors, and returns its
- * exit code, 128 + N after signal N. Fails the test when it takes longer than 60 s. */
+/* Runs this program with arguments (NULL-terminated, without the program), appends what it printed to out and errors, and returns
+ * its exit code, 128 + N after signal N. Fails the test when it takes longer than 60 s. */
 struct text;
 int support_run(const char *const *arguments, struct text *out, struct text *errors);
 

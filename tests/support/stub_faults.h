@@ -5,10 +5,10 @@
 #include <stdbool.h>
 
 struct stub_faults {
-	long long exit_code;   /* -1: goes on */
+	long long exit_code; /* -1: goes on */
 	long long flood_bytes; /* of log, printed at once */
 	bool ignore_term, kill_self_on_term;
-	const char *escapee_file;     /* a descendant that tries to get away writes its pid there */
+	const char *escapee_file; /* a descendant that tries to get away writes its pid there */
 	const char *environment_file;
 };
 

@@ -59,7 +59,8 @@ static bool send_all(int fd, const char *bytes, size_t len)
 static void answer(int fd, int status, const char *type, const char *body)
 {
 	struct text text = {0};
-	text_printf(&text, "HTTP/1.1 %d Stub\r\nContent-Type: %s\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n%s", status, type, strlen(body), body);
+	text_printf(&text, "HTTP/1.1 %d Stub\r\nContent-Type: %s\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n%s", status,
+		type, strlen(body), body);
 	send_all(fd, text.data, text.len);
 	text_release(&text);
 }
@@ -163,7 +164,8 @@ static void stream_tokens(struct stub *stub, int fd, const struct json *request,
 	long long prompt_tokens = json_kind_of(prompt) == JSON_KIND_ARRAY ? (long long)json_count(prompt) : 10;
 	uint64_t hash = prompt_hash(request) + (stub->wrong_text ? 1 : 0);
 	bool continuous = json_bool(json_get(json_get(request, "stream_options"), "continuous_usage_stats"), false);
-	const char *head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n";
+	const char *head =
+		"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n";
 	bool alive = send_all(fd, head, strlen(head));
 	int64_t due_ns = clock_monotonic_ns();
 	for (long long i = 0; i < tokens && alive; i++) {
@@ -216,7 +218,8 @@ static void replay_transcript(struct stub *stub, int fd)
 		send_all(fd, bytes->data, bytes->len);
 		return;
 	}
-	const char *head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n";
+	const char *head =
+		"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n";
 	bool alive = send_all(fd, head, strlen(head));
 	const struct json *delays = json_get(stub->replay, "delay_before_byte");
 	for (size_t at = 0; at < bytes->len && alive;) {
@@ -318,7 +321,8 @@ static void serve_get(struct stub *stub, int fd, const char *path)
 		serve_config(stub, fd);
 	} else if (text_equal(path, "/server_info") && text_equal(stub->dialect, "sglang")) {
 		struct text text = {0};
-		text_printf(&text, "{\"cuda_graph_max_bs\":%lld,\"mem_fraction_static\":%g}", stub->config_lies ? 160 : stub->graph_max_bs, stub->mem_fraction);
+		text_printf(&text, "{\"cuda_graph_max_bs\":%lld,\"mem_fraction_static\":%g}",
+			stub->config_lies ? 160 : stub->graph_max_bs, stub->mem_fraction);
 		answer(fd, 200, "application/json", text_str(&text));
 		text_release(&text);
 	} else if (text_equal(path, "/v1/models") && !stub->no_models) {
@@ -385,9 +389,11 @@ static int listen_on(long long port, int *chosen)
 {
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
 	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-	struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	struct sockaddr_in address = {
+		.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 	socklen_t len = sizeof(address);
-	if (bind(fd, (struct sockaddr *)&address, sizeof(address)) || listen(fd, 64) || getsockname(fd, (struct sockaddr *)&address, &len))
+	if (bind(fd, (struct sockaddr *)&address, sizeof(address)) || listen(fd, 64) ||
+		getsockname(fd, (struct sockaddr *)&address, &len))
 		return -1;
 	*chosen = ntohs(address.sin_port);
 	return fd;
@@ -437,8 +443,16 @@ static int serve(struct stub *stub)
 
 int stub_server_run(int argc, char **argv)
 {
-	static struct stub stub = {.status = 200, .output_tokens = -1, .hang_after = -1, .die_after = -1, .token_ms = 1, .speculation = "off",
-		.allreduce = "shm-flag", .mem_fraction = 0.9, .dialect = "builtin", .faults = {.exit_code = -1}};
+	static struct stub stub = {.status = 200,
+		.output_tokens = -1,
+		.hang_after = -1,
+		.die_after = -1,
+		.token_ms = 1,
+		.speculation = "off",
+		.allreduce = "shm-flag",
+		.mem_fraction = 0.9,
+		.dialect = "builtin",
+		.faults = {.exit_code = -1}};
 	const struct option options[] = {
 		{"port", OPTION_I64, &stub.port, 0, 65535, "N", "0: any"},
 		{"host", OPTION_STRING, &stub.host, 0, 0, "ADDRESS", "ignored: always loopback"},
@@ -471,8 +485,10 @@ int stub_server_run(int argc, char **argv)
 		{"flood-bytes", OPTION_I64, &stub.faults.flood_bytes, 0, 1e9, "N", "printed before listening"},
 		{"ignore-term", OPTION_FLAG, &stub.faults.ignore_term, 0, 0, NULL, "SIGTERM does nothing"},
 		{"kill-self-on-term", OPTION_FLAG, &stub.faults.kill_self_on_term, 0, 0, NULL, "SIGTERM is answered by SIGKILL"},
-		{"escapee", OPTION_STRING, &stub.faults.escapee_file, 0, 0, "FILE", "a double-forked child in its own session that ignores SIGTERM; its pid"},
-		{"environment-file", OPTION_STRING, &stub.faults.environment_file, 0, 0, "FILE", "where the environment is written"},
+		{"escapee", OPTION_STRING, &stub.faults.escapee_file, 0, 0, "FILE",
+			"a double-forked child in its own session that ignores SIGTERM; its pid"},
+		{"environment-file", OPTION_STRING, &stub.faults.environment_file, 0, 0, "FILE",
+			"where the environment is written"},
 	};
 	struct err err = {0};
 	size_t n_words = 0;
@@ -487,7 +503,9 @@ int stub_server_run(int argc, char **argv)
 		return 1;
 	}
 	if (stub.mem_fraction < 0.31) {
-		fprintf(stderr, "{\"error\":\"not_enough_memory\",\"message\":\"KV cache does not fit\",\"need_bytes\":1000000,\"min_mem_fraction\":0.3051}\n");
+		fprintf(stderr,
+			"{\"error\":\"not_enough_memory\",\"message\":\"KV cache does not "
+			"fit\",\"need_bytes\":1000000,\"min_mem_fraction\":0.3051}\n");
 		return 3;
 	}
 	if (!stub_faults_apply(&stub.faults))
