@@ -69,7 +69,7 @@ static void append(const struct kn_backend *backend, const struct kn_attention *
 	int64_t position = args->positions[row], offset = block_offset(args, args->slots[row], position, kv_head);
 	const float *key = qkv_head(args, row, args->n_heads + kv_head);
 	const float *value = qkv_head(args, row, args->n_heads + args->n_kv_heads + kv_head);
-	uint8_t *keys = (uint8_t *)args->k_cache + offset, *values = (uint8_t *)args->v_cache + offset;
+	void *keys = (uint8_t *)args->k_cache + offset, *values = (uint8_t *)args->v_cache + offset;
 	int token = (int)(position % KN_KV_BLOCK_TOKENS), head_dim = args->head_dim;
 
 	if (args->kv_type == KN_KV_F32) {

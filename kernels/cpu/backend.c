@@ -140,12 +140,12 @@ static enum status cpu_copy(struct kn_backend *backend, void *dst, const void *s
 static enum status cpu_matrix_create(
 	struct kn_backend *backend, const struct kn_slice *slices, size_t n_slices, struct kn_matrix **out, struct err *err)
 {
-	return pack_create(backend->pool, slices, n_slices, out, err);
+	return pack_create(backend->pool, &backend->store, slices, n_slices, out, err);
 }
 
 static void cpu_matrix_destroy(struct kn_backend *backend, struct kn_matrix *matrix)
 {
-	pack_destroy(matrix);
+	pack_destroy(&backend->store, matrix);
 }
 
 static uint64_t cpu_matrix_bytes(const struct kn_matrix *matrix)

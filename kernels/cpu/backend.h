@@ -29,6 +29,7 @@ struct thread_scratch {
 struct kn_backend {
 	const struct micro *micro;
 	struct pool *pool;
+	struct store store; /* of weights */
 	int threads, rows_max;
 	int64_t cols_max;
 	struct activations shared; /* rows_max rows; written row by row before a barrier, read after it */

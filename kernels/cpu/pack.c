@@ -307,7 +307,8 @@ static int64_t paired_panels(const struct kn_matrix *matrix)
 	return half;
 }
 
-enum status pack_create(struct pool *pool, const struct kn_slice *slices, size_t n_slices, struct kn_matrix **out, struct err *err)
+enum status pack_create(struct pool *pool, struct store *store, const struct kn_slice *slices, size_t n_slices,
+	struct kn_matrix **out, struct err *err)
 {
 	struct kn_matrix *matrix = new_matrix(n_slices);
 	struct pack_job job = {.slices = slices, .matrix = matrix, .threads = pool_threads(pool)};
@@ -318,7 +319,7 @@ enum status pack_create(struct pool *pool, const struct kn_slice *slices, size_t
 	*out = NULL;
 	status = lay_out(slices, n_slices, matrix, err);
 	if (status == STATUS_OK)
-		status = mem_map(matrix->bytes, &data, err);
+		status = store_take(store, matrix->bytes, &data, err);
 	if (status != STATUS_OK) {
 		mem_free(matrix);
 		return status;
@@ -336,11 +337,11 @@ enum status pack_create(struct pool *pool, const struct kn_slice *slices, size_t
 	return STATUS_OK;
 }
 
-void pack_destroy(struct kn_matrix *matrix)
+void pack_destroy(struct store *store, struct kn_matrix *matrix)
 {
 	if (!matrix)
 		return;
-	mem_unmap(matrix->data, matrix->bytes);
+	store_put(store, matrix->data);
 	mem_free(matrix);
 }
 

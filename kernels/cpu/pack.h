@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/micro.h"
 #include "kernels/cpu/pool.h"
+#include "kernels/cpu/store.h"
 #include "kernels/kn.h"
 
 /* Rows of one slice, in one packed form; the last panel is filled up with zero rows. */
@@ -21,13 +22,15 @@ struct kn_matrix {
 	bool has_quantized, has_plain;
 	size_t n_segments;
 	uint64_t bytes; /* of data, what the matrix holds */
-	uint8_t *data; /* owned, from mem_map */
+	uint8_t *data; /* owned, from the store */
 	struct segment segments[];
 };
 
-/* Slices as in kn_ops.matrix_create. Bad slices are STATUS_INPUT, naming the slice. Work is spread over the pool. */
-enum status pack_create(struct pool *pool, const struct kn_slice *slices, size_t n_slices, struct kn_matrix **out, struct err *err);
-void pack_destroy(struct kn_matrix *matrix);
+/* Slices as in kn_ops.matrix_create. Bad slices are STATUS_INPUT, naming the slice. Work is spread over the pool;
+ * memory comes from the store, to which pack_destroy gives it back. */
+enum status pack_create(struct pool *pool, struct store *store, const struct kn_slice *slices, size_t n_slices,
+	struct kn_matrix **out, struct err *err);
+void pack_destroy(struct store *store, struct kn_matrix *matrix);
 
 /* Bytes that pack_create would hold; 0 when the slices are bad. */
 uint64_t pack_bytes_needed(const struct kn_slice *slices, size_t n_slices);
