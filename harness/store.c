@@ -10,13 +10,16 @@
 #include "harness/store_internal.h"
 #include "harness/store_schema.h"
 
-enum status store_open(const char *path, struct store **out, struct err *err)
+enum status store_open_waiting(const char *path, int busy_ms, struct store **out, struct err *err)
 {
 	struct store *store = mem_calloc(1, sizeof *store);
-	enum status status = sql_open(path, STORE_BUSY_MS, &store->sql, err);
+	store->path = mem_strdup(path);
+	enum status status = sql_open(path, busy_ms, &store->sql, err);
 	if (!status && store_migrate(store->sql, store_migrations, store_migrations_count, err))
 		status = err_add(err, "'%s'", path);
-	if (status) {
+	if (!status) {
+		store_save_unsaved(store);
+	} else {
 		store_close(store);
 		store = NULL;
 	}
@@ -24,11 +27,17 @@ enum status store_open(const char *path, struct store **out, struct err *err)
 	return status;
 }
 
+enum status store_open(const char *path, struct store **out, struct err *err)
+{
+	return store_open_waiting(path, STORE_BUSY_MS, out, err);
+}
+
 void store_close(struct store *store)
 {
 	if (!store)
 		return;
 	sql_close(store->sql);
+	mem_free(store->path);
 	mem_free(store);
 }
 
@@ -84,6 +93,8 @@ enum status store_save_launch(struct store *store, int64_t experiment_id, const 
 	enum status status = sql_begin(store->sql, err);
 	if (!status)
 		status = sql_end(store->sql, store_insert_launch(store, experiment_id, row, err), err);
+	if (status == STATUS_UNAVAILABLE) /* minutes of measuring are not thrown away because a disk is full or a lock is held */
+		store_keep_unsaved(store, experiment_id, row, NULL);
 	json_free(row);
 	return status ? err_add(err, "saving the launch of %s in block %d", experiment->arms[launch->arm].name, launch->block)
 		      : STATUS_OK;

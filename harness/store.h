@@ -31,7 +31,9 @@ enum status store_begin_experiment(struct store *store, const struct experiment 
 	const struct build_facts *build, const char *model_name, const char *model_hash, bool resume, int64_t *experiment_id,
 	bool *resumed, struct err *err);
 
-/* Saves a launch with all runs, requests and events in one transaction. (experiment, block, arm, attempt) is unique. */
+/* Saves a launch with all runs, requests and events in one transaction. (experiment, block, arm, attempt) is unique. A launch that
+ * cannot be saved (STATUS_UNAVAILABLE: the database is locked for too long, the disk is full) is kept in a file in DB.unsaved/, and
+ * saved when the database is opened next. */
 enum status store_save_launch(struct store *store, int64_t experiment_id, const struct experiment *experiment,
 	const struct launch_result *launch, struct err *err);
 
@@ -53,8 +55,8 @@ enum status store_aa_effects(struct store *store, const char *machine_hash, cons
 enum status store_save_verdicts(struct store *store, int64_t experiment_id, const struct experiment *experiment,
 	const struct verdict_row *rows, size_t n_rows, bool final, struct err *err);
 
-/* Rows as the public contract names them (README "Rows"), newest first. Caller frees. filters may be NULL; model and machine match
- * a part of the name, the others the whole. limit 0: all. */
+/* Rows as the public contract names them (harness/README.md), newest first. Caller frees. filters may be NULL; model and machine
+ * match a part of the name, the others the whole. limit 0: all. */
 struct history_filters {
 	const char *experiment, *knob, *value, *model, *machine, *verdict;
 	int64_t experiment_id;

@@ -8,7 +8,17 @@
 
 struct store {
 	struct sql *sql;
+	char *path;
 };
+
+/* store_open with another limit to the wait for other writers. */
+enum status store_open_waiting(const char *path, int busy_ms, struct store **out, struct err *err);
+
+/* Keeps a launch row that could not be saved in a file beside the database. */
+enum status store_keep_unsaved(struct store *store, int64_t experiment_id, const struct json *launch, struct err *err);
+
+/* Saves the launches that are kept so, and removes their files. What cannot be saved yet stays, with a warning. */
+void store_save_unsaved(struct store *store);
 
 /* Inserts the head of a record (see store_rows.h) with its machine, build, model, configurations and workloads. */
 enum status store_insert_head(

@@ -53,7 +53,7 @@ static struct json *engine_name(const struct json *source)
 	return name;
 }
 
-/* From a row of the view verdict_rows to the members that README "Rows" promises, in its order. */
+/* From a row of the view verdict_rows to the members that harness/README.md promises, in its order. */
 static struct json *contract_row(const struct json *source)
 {
 	static const char *const places[] = {"model", "machine", "workload", "metric", NULL};

@@ -1,4 +1,4 @@
-/* From launch cells to verdicts. Pure: no I/O, no clock. Specification: README "How a verdict is reached". */
+/* From launch cells to verdicts. Pure: no I/O, no clock. Specification: harness/README.md. */
 #ifndef HARNESS_VERDICT_H
 #define HARNESS_VERDICT_H
 

@@ -74,6 +74,48 @@ static void a_grid_is_the_product_without_the_baselines_point(void **state)
 	experiment_release(e);
 }
 
+/* Seven tests at seven concurrencies, as a published suite of serving tests has them. */
+static void tests_times_concurrencies_give_one_workload_each(void **state)
+{
+	struct text text = {0};
+	text_append_str(&text, "{'name':'s','matrix':{'factors':{'graph_max_bs':[8,0]}},'workloads':[");
+	for (int i = 0; i < 7; i++)
+		text_printf(&text, "%s{'name':'t%d','concurrency':[12,16,24,32,64,128,200],'dataset':{'input_len':%d}}",
+			i ? "," : "", i, 128 << i);
+	text_append_str(&text, "]}");
+	struct experiment *e = experiment_from_text(text_str(&text));
+	assert_int_equal(e->n_workloads, 49);
+	assert_string_equal(e->workloads[48].name, "t6-c200");
+	assert_int_equal(e->workloads[48].requests, 800);
+	experiment_release(e);
+	text_release(&text);
+}
+
+/* 240 valid ones of 750 combinations: what a rule over several knobs leaves is written as a list, with derived values in it. */
+static void a_list_holds_what_a_constraint_leaves_of_a_grid(void **state)
+{
+	static const int batches[] = {1, 2, 4, 8, 16}, steps[] = {0, 1, 3, 5, 7}, topks[] = {0, 1, 2, 4, 8},
+			 drafts[] = {0, 2, 4, 8, 16, 32};
+	struct text text = {0};
+	int valid = 0;
+	text_append_str(&text,
+		"{'name':'s','engine':{'adapter':'command','command':['x'],'flags':{'b':'-b','s':'-s','k':'-k','d':'-d','m':'-m'}},"
+		"'baseline':{'params':{'b':0,'s':0,'k':0,'d':0,'m':0}},'matrix':{'mode':'list','aa_twin':false,'arms':[");
+	for (int i = 0; i < 5 * 5 * 5 * 6; i++) {
+		int b = batches[i / 150], s = steps[i / 30 % 5], k = topks[i / 6 % 5], d = drafts[i % 6];
+		if (s * k + 1 < d || !((s == 0 && k == 0 && d == 0) || (s > 0 && k > 0 && d > 0)))
+			continue;
+		text_printf(&text, "%s{'b':%d,'s':%d,'k':%d,'d':%d,'m':%d}", valid++ ? "," : "", b, s, k, d, b);
+	}
+	text_append_str(&text, "]}}");
+	assert_int_equal(valid, 240);
+	struct experiment *e = experiment_from_text(text_str(&text));
+	assert_int_equal(e->n_arms, 241);
+	assert_int_equal(e->notices.count, 0);
+	experiment_release(e);
+	text_release(&text);
+}
+
 static void list_values_of_a_factor_are_single_values(void **state)
 {
 	struct experiment *e = experiment_from_text(
@@ -534,6 +576,8 @@ int main(void)
 		cmocka_unit_test(the_smallest_file_gets_sensible_defaults),
 		cmocka_unit_test(one_factor_at_a_time_changes_one_knob_in_each_arm),
 		cmocka_unit_test(a_grid_is_the_product_without_the_baselines_point),
+		cmocka_unit_test(tests_times_concurrencies_give_one_workload_each),
+		cmocka_unit_test(a_list_holds_what_a_constraint_leaves_of_a_grid),
 		cmocka_unit_test(list_values_of_a_factor_are_single_values),
 		cmocka_unit_test(a_list_keeps_its_order_and_drops_repeats_with_a_notice),
 		cmocka_unit_test(an_exclusion_that_matches_nothing_is_noticed),

@@ -592,7 +592,7 @@ static const char *const all_good[] = {
 
 static int64_t number(struct sql *sql, const char *question)
 {
-	struct store store = {sql};
+	struct store store = {sql, NULL};
 	return ask(&store, question);
 }
 
@@ -707,6 +707,36 @@ static void two_writers_and_many_readers_lose_nothing(void **state)
 	assert_int_equal(ask(f->store, "SELECT count(*) FROM request"), (12 + 2 * WRITER_LAUNCHES) * 6);
 }
 
+/* A database that stays locked: the launch waits in a file and is there after the next opening. */
+static void a_launch_that_cannot_be_saved_is_kept_and_saved_later(void **state)
+{
+	struct fixture *f = *state;
+	struct sql *other = NULL;
+	struct launch_result launch;
+	bool resumed;
+	begin(f, false, &resumed);
+	save(f, 0, 0, 100);
+	store_close(f->store);
+	assert_int_equal(store_open_waiting(f->path, 20, &f->store, &f->err), STATUS_OK);
+	assert_int_equal(sql_open(f->path, 1000, &other, &f->err), STATUS_OK);
+	assert_int_equal(sql_begin(other, &f->err), STATUS_OK);
+	launch_make(&launch, f->experiment, 2, 0, 123);
+	assert_int_equal(store_save_launch(f->store, f->id, f->experiment, &launch, &f->err), STATUS_UNAVAILABLE);
+	assert_non_null(strstr(f->err.text, "locked"));
+	launch_result_release(&launch);
+	sql_rollback(other);
+	sql_close(other);
+	assert_int_equal(ask(f->store, "SELECT count(*) FROM launch"), 1);
+	store_close(f->store);
+	err_clear(&f->err);
+	assert_int_equal(store_open(f->path, &f->store, &f->err), STATUS_OK);
+	assert_int_equal(ask(f->store, "SELECT count(*) FROM launch"), 2);
+	assert_int_equal(ask(f->store, "SELECT count(*) FROM request"), 12);
+	char folder[128];
+	snprintf(folder, sizeof folder, "%s.unsaved", f->path);
+	assert_false(file_exists(folder));
+}
+
 /* A writer killed at any moment: what it said was saved is there, nothing is half there, and the rest can be saved afterwards. */
 static void a_writer_killed_at_any_moment_leaves_whole_launches(void **state)
 {
@@ -777,6 +807,7 @@ int main(void)
 		STORE_TEST(a_failed_migration_leaves_the_older_version_whole),
 		STORE_TEST(a_migration_killed_half_way_is_done_again),
 		STORE_TEST(two_writers_and_many_readers_lose_nothing),
+		STORE_TEST(a_launch_that_cannot_be_saved_is_kept_and_saved_later),
 		STORE_TEST(a_writer_killed_at_any_moment_leaves_whole_launches),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
