@@ -22,7 +22,7 @@ struct shm_line {
 struct shm_group {
 	struct comm base;
 	struct shm_line *lines; /* [world], in shared memory */
-	unsigned char *payload; /* after the lines, aligned to SHM_ALIGN; the backend's layout */
+	void *payload; /* after the lines, aligned to SHM_ALIGN; the backend's layout */
 	uint32_t epoch; /* last one this rank signalled */
 	bool met; /* every peer has been seen attached, with the same digest */
 };

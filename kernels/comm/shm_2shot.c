@@ -31,7 +31,7 @@ static enum status twoshot_create(const struct comm_options *options, struct com
 		return status;
 	}
 	twoshot->slot_floats = shm_slot_floats(options->count_max);
-	twoshot->inputs = (float *)twoshot->group.payload;
+	twoshot->inputs = twoshot->group.payload;
 	twoshot->result = twoshot->inputs + (size_t)options->world * twoshot->slot_floats;
 	shm_group_attach(&twoshot->group);
 	*out = &twoshot->group.base;

@@ -60,7 +60,7 @@ static enum status lamport_create(const struct comm_options *options, struct com
 		mem_free(lamport);
 		return status;
 	}
-	lamport->slots = (_Atomic uint64_t *)(void *)lamport->group.payload;
+	lamport->slots = lamport->group.payload;
 	lamport->slot_words = shm_slot_floats(options->count_max) / 2;
 	lamport->staged = mem_calloc_aligned(SHM_ALIGN, (size_t)options->world * BLOCK_FLOATS, sizeof(float));
 	for (uint32_t third = 0; third < THIRDS; third++)

@@ -10,6 +10,13 @@ typedef float lanes_f32 __attribute__((vector_size(16)));
 typedef int32_t lanes_i32 __attribute__((vector_size(16)));
 
 #define QUIET_NAN_BITS 0x7fc00000
+#define INFINITY_BITS 0x7f800000 /* a larger magnitude is a NaN */
+#define MAGNITUDE_MASK 0x7fffffff
+
+static inline lanes_i32 all_lanes(int32_t value)
+{
+	return (lanes_i32){value, value, value, value};
+}
 
 static inline lanes_f32 load(const float *from)
 {
@@ -22,12 +29,11 @@ static inline lanes_f32 load(const float *from)
  * into +0.0 and changes nothing else. */
 static inline void finish_and_store(float *to, lanes_f32 sum)
 {
-	const lanes_i32 quiet_nan = {QUIET_NAN_BITS, QUIET_NAN_BITS, QUIET_NAN_BITS, QUIET_NAN_BITS};
-	lanes_i32 is_number = sum == sum;
 	lanes_i32 bits;
 	sum += (lanes_f32){0.0f, 0.0f, 0.0f, 0.0f};
 	memcpy(&bits, &sum, sizeof(bits));
-	bits = (bits & is_number) | (quiet_nan & ~is_number);
+	lanes_i32 is_nan = (bits & all_lanes(MAGNITUDE_MASK)) > all_lanes(INFINITY_BITS);
+	bits = (bits & ~is_nan) | (all_lanes(QUIET_NAN_BITS) & is_nan);
 	memcpy(to, &bits, sizeof(bits));
 }
 
