@@ -75,12 +75,14 @@ void engine_destroy(struct engine *engine);
 enum status engine_submit(struct engine *engine, const int32_t *prompt, size_t prompt_count, const struct sampling *sampling,
 	const struct engine_listener *listener, uint64_t *id, struct err *err);
 
-/* Asks for an early end (client gone, stop string found). on_done still comes. Unknown ids are ignored. Any thread. */
+/* Asks for an early end (client gone, stop string found). on_done still comes; tokens of a step under way may come before it.
+ * Unknown ids are ignored. Any thread, also from a listener. */
 void engine_cancel(struct engine *engine, uint64_t id);
 
 /* Forgets cached prefixes of ended requests. */
 void engine_flush_cache(struct engine *engine);
 
+/* True from engine_create on; false for good once a step has failed: all requests then end with FINISH_ERROR. */
 bool engine_is_ready(const struct engine *engine);
 const struct tokenizer *engine_tokenizer(const struct engine *engine);
 const struct gguf *engine_gguf(const struct engine *engine);

@@ -21,6 +21,7 @@ static int64_t lap(int64_t *mark)
 
 /* --- Ending jobs ----------------------------------------------------------------------------------------------------- */
 
+/* Times that never came count as now: the request ended before. */
 static void fill_result(const struct job *job, struct engine_result *out)
 {
 	int64_t now = clock_monotonic_ns();
@@ -280,9 +281,11 @@ static void tell_part(const struct engine *engine, const struct schedule_part *p
 static void count_step(struct engine *engine, const struct schedule *schedule, const struct forward_times *times, bool verified)
 {
 	struct metrics *metrics = &engine->metrics;
-	enum step_kind kind = schedule->n_prefill_rows == 0 ? STEP_DECODE
-		: schedule->n_decode_parts == 0             ? STEP_PREFILL
-							    : STEP_MIXED;
+	enum step_kind kind = STEP_MIXED;
+	if (schedule->n_prefill_rows == 0)
+		kind = STEP_DECODE;
+	else if (schedule->n_decode_parts == 0)
+		kind = STEP_PREFILL;
 	metrics->steps[kind][times->used_plan != 0]++;
 	metrics->phase_ns[PHASE_ALLREDUCE] += times->allreduce_ns;
 	metrics->phase_ns[verified ? PHASE_VERIFY : PHASE_FORWARD] += times->total_ns - times->allreduce_ns;
