@@ -113,7 +113,8 @@ static enum status await_others(struct rank *rank, struct err *err)
 		while (wait_word_get(steps) != rank->steps) {
 			if (!wait_word_while_equal(
 				    steps, rank->steps - 1, header->setup.spins, rank->peers.abort_word, deadline_ns))
-				return err_set(err, STATUS_RANK_DIED, "rank %d did not complete step %u", other, rank->steps);
+				return err_set(err, STATUS_RANK_DIED, "rank 0 waited %.1f s for rank %d to complete step %u",
+					(double)header->setup.rank_timeout_ns / 1e9, other, rank->steps);
 		}
 	}
 	return STATUS_OK;

