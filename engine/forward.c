@@ -313,7 +313,8 @@ static enum status fill_rope(struct forward *forward, struct err *err)
 		/* Dividing positions by the linear scale is dividing every frequency by it. */
 		factors = mem_calloc((size_t)config->head_dim / 2, sizeof *factors);
 		for (int i = 0; i < config->head_dim / 2; i++)
-			factors[i] = (float)((config->has_rope_factors ? (double)config->rope_factors[i] : 1.0) * config->rope_scale);
+			factors[i] =
+				(float)((config->has_rope_factors ? (double)config->rope_factors[i] : 1.0) * config->rope_scale);
 	}
 	kn_rope_table_fill(table, positions_of(&forward->options.limits), config->head_dim, config->rope_base, factors);
 	enum status status = forward->options.kn->to_device(

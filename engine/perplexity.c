@@ -15,13 +15,16 @@ struct window {
 
 double perplexity_nll(const float *logits, int vocab, int32_t id)
 {
-	double most = -INFINITY, sum = 0;
+	/* Relative to the largest, whose own exponential is 1: nothing overflows, and log1p keeps the rest's last digits. */
+	int best = 0;
+	double rest = 0;
+	for (int i = 1; i < vocab; i++)
+		if (logits[i] > logits[best])
+			best = i;
 	for (int i = 0; i < vocab; i++)
-		if ((double)logits[i] > most)
-			most = (double)logits[i];
-	for (int i = 0; i < vocab; i++)
-		sum += exp((double)logits[i] - most);
-	return most + log(sum) - (double)logits[id];
+		if (i != best)
+			rest += exp((double)logits[i] - (double)logits[best]);
+	return (double)logits[best] + log1p(rest) - (double)logits[id];
 }
 
 static void add_position(void *ctx, int position, const float *logits, int vocab)

@@ -66,7 +66,7 @@ void region_bind(void *memory, struct region *out)
 	struct region_header *header = memory;
 	const struct rank_setup *setup = &header->setup;
 	layout(setup, &offsets);
-	*out = (struct region){.header = header, .logits = (float *)(base + offsets.logits)};
+	*out = (struct region){.header = header, .logits = (void *)(base + offsets.logits)};
 	step_bind(&setup->limits, base + offsets.step, &out->step);
 	if (region_comm_bytes(setup) > 0)
 		out->comm_shared = base + offsets.comm;
