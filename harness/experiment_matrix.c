@@ -146,7 +146,7 @@ static void read_range(struct matrix *matrix, const struct place *place, struct 
 	}
 	bool whole = from == floor(from) && (times > 0 ? times == floor(times) : step == floor(step));
 	factor->count = (size_t)count;
-	factor->values = arena_calloc(matrix->reader->arena, factor->count, sizeof *factor->values);
+	factor->values = arena_calloc(matrix->reader->arena, factor->count, sizeof(void *));
 	for (size_t i = 0; i < factor->count; i++) {
 		struct json *value = range_value(from, step, times, i, whole);
 		json_append(matrix->experiment->range_values, value);
@@ -162,13 +162,13 @@ static void read_factor(struct matrix *matrix, const struct place *place, const 
 		read_range(matrix, place, factor);
 	} else if (place_is(place, JSON_KIND_ARRAY)) {
 		factor->count = json_count(place->value);
-		factor->values = arena_calloc(matrix->reader->arena, factor->count + 1, sizeof *factor->values);
+		factor->values = arena_calloc(matrix->reader->arena, factor->count + 1, sizeof(void *));
 		for (size_t i = 0; i < factor->count; i++)
 			factor->values[i] = json_at(place->value, i);
 	}
-	if (reader_ok(matrix->reader) && (!factor->count || factor->count > FACTOR_VALUES_MAX))
+	if (reader_ok(matrix->reader) && (!factor->values || !factor->count || factor->count > FACTOR_VALUES_MAX))
 		place_fail(place, false, "must list from 1 to %d values", FACTOR_VALUES_MAX);
-	if (!reader_ok(matrix->reader))
+	if (!reader_ok(matrix->reader) || !factor->values)
 		return;
 	factor->knob = find_knob(matrix, knob);
 	if (factor->knob == matrix->n_knobs)

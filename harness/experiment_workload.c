@@ -106,7 +106,7 @@ static void read_dataset(struct workload *workload, const struct place *dataset)
 		place_fail(dataset, false, "a dataset of kind jsonl needs a path");
 	if (text_equal(workload->path, "-"))
 		place_fail(&path, false, "prompts cannot come from standard input");
-	if (workload->dataset == DATASET_JSONL && reader_ok(dataset->reader))
+	if (workload->dataset == DATASET_JSONL && workload->path && reader_ok(dataset->reader))
 		read_prompt_file(workload, &path);
 	if (workload->dataset == DATASET_TEXT && !workload->prompts.count && prompts.value)
 		place_fail(&prompts, false, "must list at least one prompt");

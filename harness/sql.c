@@ -22,7 +22,9 @@ static enum status fail(struct sql *sql, struct err *err)
 {
 	int code = sqlite3_errcode(sql->handle);
 	bool refused = code == SQLITE_CONSTRAINT || code == SQLITE_MISMATCH || code == SQLITE_TOOBIG;
-	return err_set(err, refused ? STATUS_INPUT : STATUS_UNAVAILABLE, "database: %s", sqlite3_errmsg(sql->handle));
+	enum status status = refused ? STATUS_INPUT : STATUS_UNAVAILABLE;
+	err_set(err, status, "database: %s", sqlite3_errmsg(sql->handle));
+	return status;
 }
 
 enum status sql_open(const char *path, int busy_ms, struct sql **out, struct err *err)

@@ -218,7 +218,7 @@ static void adjust(struct judging *judging, struct comparison *const *comparison
 static void adjust_all(struct judging *judging)
 {
 	int n_arms = judging->experiment->n_arms;
-	struct comparison **list = arena_calloc(&judging->arena, (size_t)n_arms, sizeof *list);
+	struct comparison **list = arena_calloc(&judging->arena, (size_t)n_arms, sizeof(void *));
 	for (int i = 0; i < n_arms; i++)
 		list[i] = &judging->arms[i].comparison;
 	adjust(judging, list, judging->p_adjusted);
