@@ -198,9 +198,10 @@ static void dequantize_q8_0(const uint8_t *block, float *dst)
 		dst[i] = (float)(int8_t)block[2 + i] * d;
 }
 
-/* Six-bit scale and minimum of sub-block `index` (0..7) of a Q4_K block, from its 12 packed bytes. */
-static void q4_k_scale_min(const uint8_t *packed, int index, uint8_t *scale, uint8_t *min)
+void dtype_q4_k_scale_min(const uint8_t *block, int index, uint8_t *scale, uint8_t *min)
 {
+	const uint8_t *packed = block + 4; /* 12 bytes */
+
 	if (index < 4) {
 		*scale = packed[index] & 63;
 		*min = packed[index + 4] & 63;
@@ -210,15 +211,6 @@ static void q4_k_scale_min(const uint8_t *packed, int index, uint8_t *scale, uin
 	}
 }
 
-void dtype_q4_k_sub_block(const uint8_t *block, int index, float *scale, float *min)
-{
-	uint8_t scale_bits, min_bits;
-
-	q4_k_scale_min(block + 4, index, &scale_bits, &min_bits);
-	*scale = load_f16(block) * (float)scale_bits;
-	*min = load_f16(block + 2) * (float)min_bits;
-}
-
 /* Block: f16 d, f16 dmin, 12 bytes of 6-bit scales and minimums, 128 bytes. Each 32 bytes hold sub-block 2j in the low
  * and 2j + 1 in the high nibbles. value = (d * scale) * q - (dmin * min). */
 static void dequantize_q4_k(const uint8_t *block, float *dst)
@@ -226,9 +218,10 @@ static void dequantize_q4_k(const uint8_t *block, float *dst)
 	for (int sub = 0; sub < 8; sub++) {
 		const uint8_t *quants = block + 16 + 32 * (sub / 2);
 		int shift = 4 * (sub % 2);
-		float scale, min;
+		uint8_t scale_bits, min_bits;
 
-		dtype_q4_k_sub_block(block, sub, &scale, &min);
+		dtype_q4_k_scale_min(block, sub, &scale_bits, &min_bits);
+		float scale = load_f16(block) * (float)scale_bits, min = load_f16(block + 2) * (float)min_bits;
 		for (int i = 0; i < 32; i++) {
 			float product = scale * (float)((quants[i] >> shift) & 15);
 
@@ -237,7 +230,6 @@ static void dequantize_q4_k(const uint8_t *block, float *dst)
 	}
 }
 
-/* Signed value (-32..31) of element `index` of a Q6_K block. */
 int dtype_q6_k_quant(const uint8_t *block, int element)
 {
 	int half = element / 128, group = element % 128 / 32, lane = element % 32;
@@ -249,17 +241,15 @@ int dtype_q6_k_quant(const uint8_t *block, int element)
 	return (low_bits | (high_bits << 4)) - 32;
 }
 
-float dtype_q6_k_scale(const uint8_t *block, int index)
-{
-	return load_f16(block + 208) * (float)(int8_t)block[192 + index];
-}
-
 /* Block: 128 bytes of low nibbles, 64 bytes of high bit pairs, 16 signed scales (one per 16 elements), f16 d.
  * value = (d * scale) * q. */
 static void dequantize_q6_k(const uint8_t *block, float *dst)
 {
-	for (int i = 0; i < K_BLOCK; i++)
-		dst[i] = dtype_q6_k_scale(block, i / 16) * (float)dtype_q6_k_quant(block, i);
+	for (int i = 0; i < K_BLOCK; i++) {
+		float scale = load_f16(block + 208) * (float)(int8_t)block[192 + i / 16];
+
+		dst[i] = scale * (float)dtype_q6_k_quant(block, i);
+	}
 }
 
 void dtype_dequantize(enum dtype dtype, const void *src, float *dst, int64_t n_elements)

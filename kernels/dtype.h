@@ -38,11 +38,10 @@ bool dtype_bytes(enum dtype dtype, int64_t n_elements, uint64_t *bytes);
  * src need not be aligned. n_elements is a multiple of the block. Cost: one pass. */
 void dtype_dequantize(enum dtype dtype, const void *src, float *dst, int64_t n_elements);
 
-/* Parts of the K-quant blocks, for code that repacks weights without losing a bit. Q4_K: value = *scale * q - *min for the
- * 32 elements of sub-block index (0..7). Q6_K: value = scale(element / 16) * quant(element), quant in -32..31. */
-void dtype_q4_k_sub_block(const uint8_t *block, int index, float *scale, float *min);
+/* Parts of the K-quant blocks, for code that repacks weights without losing a bit. Q4_K: 6-bit scale and minimum of the 32
+ * elements of sub-block index (0..7). Q6_K: quant of an element, -32..31. */
+void dtype_q4_k_scale_min(const uint8_t *block, int index, uint8_t *scale, uint8_t *min);
 int dtype_q6_k_quant(const uint8_t *block, int element);
-float dtype_q6_k_scale(const uint8_t *block, int index);
 
 float dtype_f16_to_f32(uint16_t bits);
 uint16_t dtype_f32_to_f16(float value); /* round to nearest even */

@@ -3,6 +3,7 @@
 #ifndef KERNELS_CPU_MICRO_H
 #define KERNELS_CPU_MICRO_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "kernels/dtype.h"
@@ -13,19 +14,53 @@
 
 /* Packed forms of weights. A panel holds 16 rows; quantised panels are a run of blocks of 32 columns, plain ones a run of
  * columns of 16 values. Lane r of every vector belongs to row r.
- *   Q4_*: 64 dwords of nibbles, then 16 scales, then 16 minimums. Dword 16 z + r has, at bit 4 j, the value of column
- *         8 z + 2 j and, at bit 16 + 4 j, that of column 8 z + 2 j + 1: one shift and one mask give 16-bit pairs.
- *   Q8_0, Q6_K: 16 runs of 16 byte pairs (columns 2 i and 2 i + 1 of row r), then 16 scales (Q6_K: for columns 0..15, then 16..31).
- * Scales are f16 as stored; those of the K formats are the exact fp32 products of their two stored factors. */
+ *   Q4_*: 64 dwords of nibbles, then 16 scales, then 16 minimums (not Q4_0). Dword 16 z + r has, at bit 4 j, the value of
+ *         column 8 z + 2 j and, at bit 16 + 4 j, that of column 8 z + 2 j + 1: one shift and one mask give 16-bit pairs.
+ *   Q8_0, Q6_K: 16 runs of 16 byte pairs (columns 2 i and 2 i + 1 of row r), then 16 scales (Q6_K: 16 for columns 0..15, then
+ *         16 for columns 16..31).
+ * Scales and minimums are f16, but for the K forms: theirs are bytes, factors of the f16 values in a header before every
+ * eight blocks (16 of d and, for Q4_K, 16 of dmin). */
 enum panel_form { PANEL_F32, PANEL_F16, PANEL_BF16, PANEL_Q4_0, PANEL_Q4_1, PANEL_Q4_K, PANEL_Q8_0, PANEL_Q6_K, PANEL_FORMS };
 
 #define U4_BYTES (BLOCK_COLS / 2 * PANEL_ROWS) /* nibbles of one block */
 #define I8_BYTES (BLOCK_COLS * PANEL_ROWS) /* bytes of one block */
-#define Q4_0_BLOCK_BYTES (U4_BYTES + 32)
-#define Q4_1_BLOCK_BYTES (U4_BYTES + 64)
-#define Q4_K_BLOCK_BYTES (U4_BYTES + 128)
-#define Q8_0_BLOCK_BYTES (I8_BYTES + 32)
-#define Q6_K_BLOCK_BYTES (I8_BYTES + 128)
+#define GROUP_BLOCKS 8 /* blocks after one header: a super-block of the K formats */
+
+static inline bool micro_has_bytes(enum panel_form form)
+{
+	return form == PANEL_Q8_0 || form == PANEL_Q6_K;
+}
+
+/* Bytes of one block of 32 columns; of a plain form, of one column. */
+static inline int micro_block_bytes(enum panel_form form)
+{
+	switch (form) {
+	case PANEL_F32:
+		return PANEL_ROWS * 4;
+	case PANEL_F16:
+	case PANEL_BF16:
+		return PANEL_ROWS * 2;
+	case PANEL_Q4_0:
+		return U4_BYTES + PANEL_ROWS * 2;
+	case PANEL_Q4_1:
+		return U4_BYTES + PANEL_ROWS * 4;
+	case PANEL_Q4_K:
+		return U4_BYTES + PANEL_ROWS * 2;
+	case PANEL_Q8_0:
+		return I8_BYTES + PANEL_ROWS * 2;
+	case PANEL_Q6_K:
+		return I8_BYTES + PANEL_ROWS * 2;
+	case PANEL_FORMS:
+		break;
+	}
+	return 0;
+}
+
+/* Bytes before every GROUP_BLOCKS blocks. */
+static inline int micro_header_bytes(enum panel_form form)
+{
+	return form == PANEL_Q4_K ? PANEL_ROWS * 4 : form == PANEL_Q6_K ? PANEL_ROWS * 2 : 0;
+}
 
 /* What a product needs of one block of 32 quantised activations: x ~= scale * q. */
 struct activation_block {
@@ -44,7 +79,7 @@ struct activations {
 
 /* out[panel][row][lane] = sum over columns. Plain forms: acc = fma(w, x, acc) in ascending column order from 0. Quantised
  * forms: per block in ascending order, with dot the exact integer product, acc = fma(w_scale * x_scale, (float)dot, acc),
- * then acc = fma(min, sum, acc) where there is a minimum. */
+ * then acc = fma(min, sum, acc) where there is a minimum (Q4_K: -min, which its format subtracts). */
 struct micro_product {
 	const uint8_t *panels;
 	int64_t panel_bytes;

@@ -108,86 +108,89 @@ static int32_t dot_i8(const uint8_t *block, int lane, const int16_t *quants, int
 	return sum;
 }
 
-static float step_q4_0(const uint8_t *block, int lane, const int16_t *quants, const struct activation_block *x, float acc)
+/* One block of one lane added to acc. */
+static float add_block(enum panel_form form, const uint8_t *header, const uint8_t *block, int lane, const int16_t *quants,
+	const struct activation_block *x, float acc)
 {
-	int32_t dot = dot_u4(block, lane, quants, x->minus_8_sum);
+	const uint8_t *scales = block + (micro_has_bytes(form) ? I8_BYTES : U4_BYTES);
+	float scale = 0;
+	int32_t dot;
 
-	return fmaf(load_f16(block + U4_BYTES, lane) * x->scale, (float)dot, acc);
-}
-
-static float step_q4_1(const uint8_t *block, int lane, const int16_t *quants, const struct activation_block *x, float acc)
-{
-	int32_t dot = dot_u4(block, lane, quants, 0);
-
-	acc = fmaf(load_f16(block + U4_BYTES, lane) * x->scale, (float)dot, acc);
-	return fmaf(load_f16(block + U4_BYTES + 32, lane), x->sum, acc);
-}
-
-static float step_q4_k(const uint8_t *block, int lane, const int16_t *quants, const struct activation_block *x, float acc)
-{
-	int32_t dot = dot_u4(block, lane, quants, 0);
-
-	acc = fmaf(load_f32(block + U4_BYTES, lane) * x->scale, (float)dot, acc);
-	return fmaf(load_f32(block + U4_BYTES + 64, lane), x->sum, acc);
-}
-
-static float step_q8_0(const uint8_t *block, int lane, const int16_t *quants, const struct activation_block *x, float acc)
-{
-	int32_t dot = dot_i8(block, lane, quants, 0, BLOCK_COLS / 2);
-
-	return fmaf(load_f16(block + I8_BYTES, lane) * x->scale, (float)dot, acc);
-}
-
-static float step_q6_k(const uint8_t *block, int lane, const int16_t *quants, const struct activation_block *x, float acc)
-{
-	int32_t low = dot_i8(block, lane, quants, 0, BLOCK_COLS / 4);
-	int32_t high = dot_i8(block, lane, quants, BLOCK_COLS / 4, BLOCK_COLS / 2);
-
-	acc = fmaf(load_f32(block + I8_BYTES, lane) * x->scale, (float)low, acc);
-	return fmaf(load_f32(block + I8_BYTES + 64, lane) * x->scale, (float)high, acc);
-}
-
-typedef float block_step(const uint8_t *block, int lane, const int16_t *quants, const struct activation_block *x, float acc);
-
-static void multiply_quantized(const struct micro_product *p, int64_t block_bytes, block_step *step)
-{
-	for (int panel = 0; panel < p->n_panels; panel++) {
-		for (int row = 0; row < p->n_rows; row++) {
-			int64_t at = (p->row_begin + row) * p->activations->col_stride;
-			float *out = p->out + ((int64_t)panel * p->n_rows + row) * PANEL_ROWS;
-
-			for (int lane = 0; lane < PANEL_ROWS; lane++) {
-				const uint8_t *block = p->panels + panel * p->panel_bytes;
-				float acc = 0;
-
-				for (int64_t col = 0; col < p->n_cols; col += BLOCK_COLS, block += block_bytes)
-					acc = step(block, lane, p->activations->quants + at + col,
-						&p->activations->blocks[(at + col) / BLOCK_COLS], acc);
-				out[lane] = acc;
-			}
+	switch (form) {
+	case PANEL_Q4_0:
+		dot = dot_u4(block, lane, quants, x->minus_8_sum);
+		return fmaf(load_f16(scales, lane) * x->scale, (float)dot, acc);
+	case PANEL_Q4_1:
+		dot = dot_u4(block, lane, quants, 0);
+		acc = fmaf(load_f16(scales, lane) * x->scale, (float)dot, acc);
+		return fmaf(load_f16(scales + 32, lane), x->sum, acc);
+	case PANEL_Q4_K:
+		dot = dot_u4(block, lane, quants, 0);
+		scale = load_f16(header, lane) * (float)scales[lane];
+		acc = fmaf(scale * x->scale, (float)dot, acc);
+		return fmaf(-(load_f16(header + 32, lane) * (float)scales[16 + lane]), x->sum, acc);
+	case PANEL_Q8_0:
+		dot = dot_i8(block, lane, quants, 0, BLOCK_COLS / 2);
+		return fmaf(load_f16(scales, lane) * x->scale, (float)dot, acc);
+	default:
+		for (int part = 0; part < 2; part++) {
+			dot = dot_i8(block, lane, quants, part * BLOCK_COLS / 4, (part + 1) * BLOCK_COLS / 4);
+			scale = load_f16(header, lane) * (float)(int8_t)scales[16 * part + lane];
+			acc = fmaf(scale * x->scale, (float)dot, acc);
 		}
+		return acc;
 	}
+}
+
+static float multiply_lane(const struct micro_product *p, enum panel_form form, const uint8_t *panel, int lane, int64_t row)
+{
+	const int16_t *quants = p->activations->quants + row * p->activations->col_stride;
+	const struct activation_block *x = p->activations->blocks + row * p->activations->col_stride / BLOCK_COLS;
+	const uint8_t *block = panel, *header = panel;
+	float acc = 0;
+
+	for (int64_t i = 0; i < p->n_cols / BLOCK_COLS; i++, block += micro_block_bytes(form)) {
+		if (i % GROUP_BLOCKS == 0) {
+			header = block;
+			block += micro_header_bytes(form);
+		}
+		acc = add_block(form, header, block, lane, quants + i * BLOCK_COLS, x + i, acc);
+	}
+	return acc;
+}
+
+static void multiply_quantized(const struct micro_product *p, enum panel_form form)
+{
+	for (int panel = 0; panel < p->n_panels; panel++)
+		for (int row = 0; row < p->n_rows; row++)
+			for (int lane = 0; lane < PANEL_ROWS; lane++)
+				p->out[((int64_t)panel * p->n_rows + row) * PANEL_ROWS + lane] =
+					multiply_lane(p, form, p->panels + panel * p->panel_bytes, lane, p->row_begin + row);
 }
 
 static void scalar_multiply_q4_0(const struct micro_product *p)
 {
-	multiply_quantized(p, Q4_0_BLOCK_BYTES, step_q4_0);
+	multiply_quantized(p, PANEL_Q4_0);
 }
+
 static void scalar_multiply_q4_1(const struct micro_product *p)
 {
-	multiply_quantized(p, Q4_1_BLOCK_BYTES, step_q4_1);
+	multiply_quantized(p, PANEL_Q4_1);
 }
+
 static void scalar_multiply_q4_k(const struct micro_product *p)
 {
-	multiply_quantized(p, Q4_K_BLOCK_BYTES, step_q4_k);
+	multiply_quantized(p, PANEL_Q4_K);
 }
+
 static void scalar_multiply_q8_0(const struct micro_product *p)
 {
-	multiply_quantized(p, Q8_0_BLOCK_BYTES, step_q8_0);
+	multiply_quantized(p, PANEL_Q8_0);
 }
+
 static void scalar_multiply_q6_k(const struct micro_product *p)
 {
-	multiply_quantized(p, Q6_K_BLOCK_BYTES, step_q6_k);
+	multiply_quantized(p, PANEL_Q6_K);
 }
 
 static float load_bf16(const uint8_t *values, int lane)

@@ -5,34 +5,48 @@
 
 #include "base/mem.h"
 
+#define COLS_MAX ((int64_t)1 << 40) /* guess: keeps panel sizes far from overflow */
 #define SEGMENT_ALIGNMENT 64 /* panels begin on cache lines where their size allows */
 
-struct form_info {
-	enum dtype dtype;
-	bool quantized;
-	int block_bytes; /* per 32 columns of 16 rows; plain forms: per column */
-};
-
-static const struct form_info forms[PANEL_FORMS] = {
-	[PANEL_F32] = {DTYPE_F32, false, 64},
-	[PANEL_F16] = {DTYPE_F16, false, 32},
-	[PANEL_BF16] = {DTYPE_BF16, false, 32},
-	[PANEL_Q4_0] = {DTYPE_Q4_0, true, Q4_0_BLOCK_BYTES},
-	[PANEL_Q4_1] = {DTYPE_Q4_1, true, Q4_1_BLOCK_BYTES},
-	[PANEL_Q4_K] = {DTYPE_Q4_K, true, Q4_K_BLOCK_BYTES},
-	[PANEL_Q8_0] = {DTYPE_Q8_0, true, Q8_0_BLOCK_BYTES},
-	[PANEL_Q6_K] = {DTYPE_Q6_K, true, Q6_K_BLOCK_BYTES},
+static const enum dtype dtypes[PANEL_FORMS] = {
+	[PANEL_F32] = DTYPE_F32,
+	[PANEL_F16] = DTYPE_F16,
+	[PANEL_BF16] = DTYPE_BF16,
+	[PANEL_Q4_0] = DTYPE_Q4_0,
+	[PANEL_Q4_1] = DTYPE_Q4_1,
+	[PANEL_Q4_K] = DTYPE_Q4_K,
+	[PANEL_Q8_0] = DTYPE_Q8_0,
+	[PANEL_Q6_K] = DTYPE_Q6_K,
 };
 
 bool pack_is_quantized(enum panel_form form)
 {
-	return forms[form].quantized;
+	return form != PANEL_F32 && form != PANEL_F16 && form != PANEL_BF16;
+}
+
+/* Start of the block that holds column `col`, and the header before its group, from the start of a panel. */
+static int64_t header_offset(enum panel_form form, int64_t col)
+{
+	int64_t group = col / BLOCK_COLS / GROUP_BLOCKS;
+
+	return group * (GROUP_BLOCKS * micro_block_bytes(form) + micro_header_bytes(form));
+}
+
+static int64_t block_offset(enum panel_form form, int64_t col)
+{
+	int64_t block = col / BLOCK_COLS;
+
+	if (!pack_is_quantized(form))
+		return col * micro_block_bytes(form);
+	if (micro_header_bytes(form) == 0)
+		return block * micro_block_bytes(form);
+	return header_offset(form, col) + micro_header_bytes(form) + block % GROUP_BLOCKS * micro_block_bytes(form);
 }
 
 static bool form_of(enum dtype dtype, enum panel_form *form)
 {
 	for (int i = 0; i < PANEL_FORMS; i++) {
-		if (forms[i].dtype == dtype) {
+		if (dtypes[i] == dtype) {
 			*form = (enum panel_form)i;
 			return true;
 		}
@@ -45,14 +59,12 @@ static bool is_range_within(int64_t begin, int64_t end, int64_t size)
 	return begin >= 0 && begin < end && end <= size;
 }
 
-/* Checks one slice and lays out its segment after `matrix`'s rows and bytes so far. */
-static enum status add_segment(struct kn_matrix *matrix, struct segment *segment, const struct kn_slice *slice, struct err *err)
+/* Checks one slice by itself. */
+static enum status check_slice(const struct kn_slice *slice, enum panel_form *form, struct err *err)
 {
-	int64_t block = dtype_block_elements(slice->dtype), cols = slice->col_end - slice->col_begin;
-	int64_t n_blocks, segment_bytes, end;
-	enum panel_form form;
+	int64_t block = dtype_block_elements(slice->dtype);
 
-	if (!form_of(slice->dtype, &form))
+	if (!form_of(slice->dtype, form))
 		return err_set(err, STATUS_INPUT, "type %d cannot be packed", (int)slice->dtype);
 	if (!is_range_within(slice->row_begin, slice->row_end, slice->rows) ||
 		!is_range_within(slice->col_begin, slice->col_end, slice->cols))
@@ -62,25 +74,36 @@ static enum status add_segment(struct kn_matrix *matrix, struct segment *segment
 	if (slice->cols % block || slice->col_begin % block || slice->col_end % block)
 		return err_set(err, STATUS_INPUT, "columns %lld..%lld of %lld do not fall on blocks of %lld",
 			(long long)slice->col_begin, (long long)slice->col_end, (long long)slice->cols, (long long)block);
+	if (slice->cols > COLS_MAX)
+		return err_set(err, STATUS_INPUT, "%lld columns, at most %lld", (long long)slice->cols, (long long)COLS_MAX);
+	return STATUS_OK;
+}
+
+/* Lays out the segment of a slice after the rows and bytes that the matrix has so far. */
+static enum status add_segment(struct kn_matrix *matrix, struct segment *segment, const struct kn_slice *slice, struct err *err)
+{
+	int64_t cols = slice->col_end - slice->col_begin, segment_bytes, end;
+	enum status status = check_slice(slice, &segment->form, err);
+
+	if (status != STATUS_OK)
+		return status;
 	if (matrix->rows > 0 && cols != matrix->cols)
 		return err_set(err, STATUS_INPUT, "%lld columns beside %lld", (long long)cols, (long long)matrix->cols);
-
-	segment->form = form;
 	segment->row_begin = matrix->rows;
 	segment->rows = slice->row_end - slice->row_begin;
 	segment->panel_begin = matrix->n_panels;
 	segment->n_panels = (segment->rows - 1) / PANEL_ROWS + 1;
-	n_blocks = forms[form].quantized ? cols / BLOCK_COLS : cols;
-	if (__builtin_mul_overflow(n_blocks, (int64_t)forms[form].block_bytes, &segment->panel_bytes) ||
-		__builtin_mul_overflow(segment->panel_bytes, segment->n_panels, &segment_bytes) ||
+	/* Forms with headers hold whole groups: the block after the last one would begin a header later. */
+	segment->panel_bytes = block_offset(segment->form, cols) - micro_header_bytes(segment->form);
+	if (__builtin_mul_overflow(segment->panel_bytes, segment->n_panels, &segment_bytes) ||
 		__builtin_add_overflow(segment_bytes, (int64_t)matrix->bytes + SEGMENT_ALIGNMENT, &end))
 		return err_set(err, STATUS_INPUT, "its size overflows");
 	matrix->bytes += ((uint64_t)segment_bytes + SEGMENT_ALIGNMENT - 1) / SEGMENT_ALIGNMENT * SEGMENT_ALIGNMENT;
 	matrix->rows += segment->rows;
 	matrix->cols = cols;
 	matrix->n_panels += segment->n_panels;
-	matrix->has_quantized |= forms[form].quantized;
-	matrix->has_plain |= !forms[form].quantized;
+	matrix->has_quantized |= pack_is_quantized(segment->form);
+	matrix->has_plain |= !pack_is_quantized(segment->form);
 	return STATUS_OK;
 }
 
@@ -90,11 +113,6 @@ struct pack_rows {
 	int64_t cols;
 	uint8_t *panel; /* zeroed */
 };
-
-static void put_f32(uint8_t *at, float value)
-{
-	memcpy(at, &value, sizeof(value));
-}
 
 /* Puts 32 nibbles, given in column order, into lane `lane` of a nibble block. */
 static void put_nibbles(uint8_t *block, int lane, const uint8_t nibbles[BLOCK_COLS])
@@ -111,7 +129,7 @@ static void put_nibbles(uint8_t *block, int lane, const uint8_t nibbles[BLOCK_CO
 }
 
 /* Q4_0 and Q4_1 store `header` bytes of f16 scale (and minimum), then nibbles: columns 0..15 low, 16..31 high. */
-static void pack_q4(const struct pack_rows *pack, int64_t stored_bytes, int64_t packed_bytes)
+static void pack_q4(const struct pack_rows *pack, int64_t stored_bytes, enum panel_form form)
 {
 	int64_t header = stored_bytes - BLOCK_COLS / 2;
 
@@ -120,7 +138,7 @@ static void pack_q4(const struct pack_rows *pack, int64_t stored_bytes, int64_t 
 		uint8_t *block = pack->panel;
 
 		for (int64_t col = 0; stored && col < pack->cols;
-			col += BLOCK_COLS, stored += stored_bytes, block += packed_bytes) {
+			col += BLOCK_COLS, stored += stored_bytes, block += micro_block_bytes(form)) {
 			uint8_t nibbles[BLOCK_COLS];
 
 			for (int i = 0; i < BLOCK_COLS / 2; i++) {
@@ -137,19 +155,20 @@ static void pack_q4(const struct pack_rows *pack, int64_t stored_bytes, int64_t 
 static void pack_q4_k(const struct pack_rows *pack)
 {
 	for (int lane = 0; lane < PANEL_ROWS; lane++) {
-		for (int64_t sub = 0; pack->rows[lane] && sub < pack->cols / BLOCK_COLS; sub++) {
-			const uint8_t *stored = pack->rows[lane] + sub / 8 * dtype_block_bytes(DTYPE_Q4_K);
-			const uint8_t *quants = stored + 16 + 32 * (sub % 8 / 2);
-			uint8_t *block = pack->panel + sub * Q4_K_BLOCK_BYTES;
+		for (int64_t col = 0; pack->rows[lane] && col < pack->cols; col += BLOCK_COLS) {
+			const uint8_t *stored = pack->rows[lane] + col / 256 * dtype_block_bytes(DTYPE_Q4_K);
+			int sub = (int)(col / BLOCK_COLS % GROUP_BLOCKS);
+			const uint8_t *quants = stored + 16 + 32 * (sub / 2);
+			uint8_t *block = pack->panel + block_offset(PANEL_Q4_K, col);
+			uint8_t *header = pack->panel + header_offset(PANEL_Q4_K, col);
 			uint8_t nibbles[BLOCK_COLS];
-			float scale, min;
 
 			for (int i = 0; i < BLOCK_COLS; i++)
 				nibbles[i] = (quants[i] >> (4 * (sub % 2))) & 15;
 			put_nibbles(block, lane, nibbles);
-			dtype_q4_k_sub_block(stored, (int)(sub % 8), &scale, &min);
-			put_f32(block + U4_BYTES + 4 * lane, scale);
-			put_f32(block + U4_BYTES + 64 + 4 * lane, -min);
+			dtype_q4_k_scale_min(stored, sub, block + U4_BYTES + lane, block + U4_BYTES + 16 + lane);
+			memcpy(header + 2 * lane, stored, 2);
+			memcpy(header + 32 + 2 * lane, stored + 2, 2);
 		}
 	}
 }
@@ -166,7 +185,8 @@ static void pack_q8_0(const struct pack_rows *pack)
 		const uint8_t *stored = pack->rows[lane];
 		uint8_t *block = pack->panel;
 
-		for (int64_t col = 0; stored && col < pack->cols; col += BLOCK_COLS, stored += 34, block += Q8_0_BLOCK_BYTES) {
+		for (int64_t col = 0; stored && col < pack->cols;
+			col += BLOCK_COLS, stored += 34, block += micro_block_bytes(PANEL_Q8_0)) {
 			for (int i = 0; i < BLOCK_COLS / 2; i++)
 				put_pair(block, lane, i, (int8_t)stored[2 + 2 * i], (int8_t)stored[3 + 2 * i]);
 			memcpy(block + I8_BYTES + 2 * lane, stored, 2);
@@ -177,16 +197,17 @@ static void pack_q8_0(const struct pack_rows *pack)
 static void pack_q6_k(const struct pack_rows *pack)
 {
 	for (int lane = 0; lane < PANEL_ROWS; lane++) {
-		for (int64_t sub = 0; pack->rows[lane] && sub < pack->cols / BLOCK_COLS; sub++) {
-			const uint8_t *stored = pack->rows[lane] + sub / 8 * dtype_block_bytes(DTYPE_Q6_K);
-			int first = (int)(sub % 8) * BLOCK_COLS;
-			uint8_t *block = pack->panel + sub * Q6_K_BLOCK_BYTES;
+		for (int64_t col = 0; pack->rows[lane] && col < pack->cols; col += BLOCK_COLS) {
+			const uint8_t *stored = pack->rows[lane] + col / 256 * dtype_block_bytes(DTYPE_Q6_K);
+			int first = (int)(col % 256);
+			uint8_t *block = pack->panel + block_offset(PANEL_Q6_K, col);
 
 			for (int i = 0; i < BLOCK_COLS / 2; i++)
 				put_pair(block, lane, i, (int8_t)dtype_q6_k_quant(stored, first + 2 * i),
 					(int8_t)dtype_q6_k_quant(stored, first + 2 * i + 1));
-			put_f32(block + I8_BYTES + 4 * lane, dtype_q6_k_scale(stored, first / 16));
-			put_f32(block + I8_BYTES + 64 + 4 * lane, dtype_q6_k_scale(stored, first / 16 + 1));
+			block[I8_BYTES + lane] = stored[192 + first / 16];
+			block[I8_BYTES + 16 + lane] = stored[192 + first / 16 + 1];
+			memcpy(pack->panel + header_offset(PANEL_Q6_K, col) + 2 * lane, stored + 208, 2);
 		}
 	}
 }
@@ -210,10 +231,10 @@ static void pack_panel(enum panel_form form, const struct pack_rows *pack)
 		pack_plain(pack, 2);
 		break;
 	case PANEL_Q4_0:
-		pack_q4(pack, 18, Q4_0_BLOCK_BYTES);
+		pack_q4(pack, 18, PANEL_Q4_0);
 		break;
 	case PANEL_Q4_1:
-		pack_q4(pack, 20, Q4_1_BLOCK_BYTES);
+		pack_q4(pack, 20, PANEL_Q4_1);
 		break;
 	case PANEL_Q4_K:
 		pack_q4_k(pack);
@@ -354,60 +375,65 @@ uint64_t pack_bytes_needed(const struct kn_slice *slices, size_t n_slices)
 	return bytes;
 }
 
-static float get_f32(const uint8_t *at)
+static float get_f32(const uint8_t *values, int lane)
 {
 	float value;
 
-	memcpy(&value, at, sizeof(value));
+	memcpy(&value, values + 4 * lane, sizeof(value));
 	return value;
 }
 
-static uint16_t get_u16(const uint8_t *at)
+static uint16_t get_u16(const uint8_t *values, int lane)
 {
 	uint16_t bits;
 
-	memcpy(&bits, at, sizeof(bits));
+	memcpy(&bits, values + 2 * lane, sizeof(bits));
 	return bits;
 }
 
-static int get_nibble(const uint8_t *block, int lane, int col)
+static float get_f16(const uint8_t *values, int lane)
+{
+	return dtype_f16_to_f32(get_u16(values, lane));
+}
+
+static float get_nibble(const uint8_t *block, int lane, int col)
 {
 	uint32_t word;
 
 	memcpy(&word, block + 4 * (PANEL_ROWS * (col / 8) + lane), sizeof(word));
-	return (word >> (16 * (col % 2) + 4 * (col % 8 / 2))) & 15;
+	return (float)((word >> (16 * (col % 2) + 4 * (col % 8 / 2))) & 15);
 }
 
-static int get_byte(const uint8_t *block, int lane, int col)
+static float get_byte(const uint8_t *block, int lane, int col)
 {
-	return (int8_t)block[2 * (PANEL_ROWS * (col / 2) + lane) + col % 2];
+	return (float)(int8_t)block[2 * (PANEL_ROWS * (col / 2) + lane) + col % 2];
 }
 
 /* Value of one column of one lane, in the operations of dtype_dequantize. */
 static float read_element(enum panel_form form, const uint8_t *panel, int lane, int64_t col)
 {
-	const uint8_t *block = panel + (forms[form].quantized ? col / BLOCK_COLS : col) * forms[form].block_bytes;
-	const uint8_t *scales = block + (form == PANEL_Q8_0 || form == PANEL_Q6_K ? I8_BYTES : U4_BYTES);
+	const uint8_t *block = panel + block_offset(form, col), *header = panel + header_offset(form, col);
+	const uint8_t *scales = block + (micro_has_bytes(form) ? I8_BYTES : U4_BYTES);
 	int at = (int)(col % BLOCK_COLS);
 
 	switch (form) {
 	case PANEL_F32:
-		return get_f32(block + 4 * lane);
+		return get_f32(block, lane);
 	case PANEL_F16:
-		return dtype_f16_to_f32(get_u16(block + 2 * lane));
+		return get_f16(block, lane);
 	case PANEL_BF16:
-		return dtype_bf16_to_f32(get_u16(block + 2 * lane));
+		return dtype_bf16_to_f32(get_u16(block, lane));
 	case PANEL_Q4_0:
-		return dtype_f16_to_f32(get_u16(scales + 2 * lane)) * (float)(get_nibble(block, lane, at) - 8);
+		return get_f16(scales, lane) * (get_nibble(block, lane, at) - 8);
 	case PANEL_Q4_1:
-		return dtype_f16_to_f32(get_u16(scales + 2 * lane)) * (float)get_nibble(block, lane, at) +
-			dtype_f16_to_f32(get_u16(scales + 32 + 2 * lane));
+		return get_f16(scales, lane) * get_nibble(block, lane, at) + get_f16(scales + 32, lane);
 	case PANEL_Q4_K:
-		return get_f32(scales + 4 * lane) * (float)get_nibble(block, lane, at) + get_f32(scales + 64 + 4 * lane);
+		return get_f16(header, lane) * (float)scales[lane] * get_nibble(block, lane, at) -
+			get_f16(header + 32, lane) * (float)scales[16 + lane];
 	case PANEL_Q8_0:
-		return dtype_f16_to_f32(get_u16(scales + 2 * lane)) * (float)get_byte(block, lane, at);
+		return get_f16(scales, lane) * get_byte(block, lane, at);
 	case PANEL_Q6_K:
-		return get_f32(scales + 64 * (at / 16) + 4 * lane) * (float)get_byte(block, lane, at);
+		return get_f16(header, lane) * (float)(int8_t)scales[at / 16 * 16 + lane] * get_byte(block, lane, at);
 	case PANEL_FORMS:
 		break;
 	}

@@ -44,6 +44,22 @@ static inline __m256 load_f32_scales(const uint8_t *scales, int half)
 	return _mm256_loadu_ps((const float *)(const void *)(scales + 32 * half));
 }
 
+static inline __m128i load_8_bytes(const uint8_t *bytes, int half)
+{
+	return _mm_loadl_epi64((const __m128i *)(bytes + 8 * half));
+}
+
+/* Integer scales of a block of the K forms times the f16 ones of its header. */
+static inline __m256 times_header(__m256i scales, const uint8_t *header, int half)
+{
+	return _mm256_mul_ps(load_f16_scales(header, half), _mm256_cvtepi32_ps(scales));
+}
+
+static inline __m256 negated(__m256 values)
+{
+	return _mm256_xor_ps(values, _mm256_set1_ps(-0.0f));
+}
+
 SPECIALIZED void add_pair_products(
 	__m256i weights, const struct tile *tile, int64_t col, int half, const int halves, const int rows, __m256i *dots)
 {
@@ -117,8 +133,8 @@ SPECIALIZED void add_minimums(
 	}
 }
 
-SPECIALIZED void block_u4(const uint8_t *block, const struct tile *tile, int64_t col, const struct activation_block *const *x,
-	const enum panel_form form, const int halves, const int rows, __m256 *acc)
+SPECIALIZED void block_u4(const uint8_t *header, const uint8_t *block, const struct tile *tile, int64_t col,
+	const struct activation_block *const *x, const enum panel_form form, const int halves, const int rows, __m256 *acc)
 {
 	__m256i dots[TILE_SUMS_MAX];
 
@@ -131,8 +147,11 @@ SPECIALIZED void block_u4(const uint8_t *block, const struct tile *tile, int64_t
 		int at = tile->half + half;
 
 		if (form == PANEL_Q4_K) {
-			add_scaled(load_f32_scales(block + U4_BYTES, at), x, dots, half, halves, rows, acc);
-			add_minimums(load_f32_scales(block + U4_BYTES + 64, at), x, half, halves, rows, acc);
+			__m256i scales = _mm256_cvtepu8_epi32(load_8_bytes(block + U4_BYTES, at));
+			__m256i minimums = _mm256_cvtepu8_epi32(load_8_bytes(block + U4_BYTES + 16, at));
+
+			add_scaled(times_header(scales, header, at), x, dots, half, halves, rows, acc);
+			add_minimums(negated(times_header(minimums, header + 32, at)), x, half, halves, rows, acc);
 		} else {
 			add_scaled(load_f16_scales(block + U4_BYTES, at), x, dots, half, halves, rows, acc);
 			if (form == PANEL_Q4_1)
@@ -141,8 +160,8 @@ SPECIALIZED void block_u4(const uint8_t *block, const struct tile *tile, int64_t
 	}
 }
 
-SPECIALIZED void block_i8(const uint8_t *block, const struct tile *tile, int64_t col, const struct activation_block *const *x,
-	const enum panel_form form, const int halves, const int rows, __m256 *acc)
+SPECIALIZED void block_i8(const uint8_t *header, const uint8_t *block, const struct tile *tile, int64_t col,
+	const struct activation_block *const *x, const enum panel_form form, const int halves, const int rows, __m256 *acc)
 {
 	const int parts = form == PANEL_Q8_0 ? 1 : 2; /* Q6_K has a scale per 16 columns */
 	__m256i dots[TILE_SUMS_MAX];
@@ -152,18 +171,20 @@ SPECIALIZED void block_i8(const uint8_t *block, const struct tile *tile, int64_t
 		dots_i8(block, tile, col, part * 16 / parts, 16 / parts, halves, rows, dots);
 		UNROLL
 		for (int half = 0; half < halves; half++) {
-			__m256 scales = form == PANEL_Q8_0 ? load_f16_scales(block + I8_BYTES, tile->half + half)
-							   : load_f32_scales(block + I8_BYTES + 64 * part, tile->half + half);
+			const uint8_t *at = block + I8_BYTES + 16 * part;
+			__m256 scales = form == PANEL_Q8_0 ? load_f16_scales(at, tile->half + half)
+							   : times_header(_mm256_cvtepi8_epi32(load_8_bytes(at, tile->half + half)),
+								     header, tile->half + half);
 
 			add_scaled(scales, x, dots, half, halves, rows, acc);
 		}
 	}
 }
 
-SPECIALIZED void quantized_tile(
-	const struct tile *tile, const enum panel_form form, const int block_bytes, const int halves, const int rows)
+SPECIALIZED void quantized_tile(const struct tile *tile, const enum panel_form form, const int halves, const int rows)
 {
-	const uint8_t *block = tile->panel;
+	const int block_bytes = micro_block_bytes(form);
+	const uint8_t *block = tile->panel, *header = tile->panel;
 	__m256 acc[TILE_SUMS_MAX];
 
 	UNROLL
@@ -172,23 +193,27 @@ SPECIALIZED void quantized_tile(
 	for (int64_t i = 0; i < tile->n_blocks; i++, block += block_bytes) {
 		const struct activation_block *x[4];
 
+		if (micro_header_bytes(form) > 0 && i % GROUP_BLOCKS == 0) {
+			header = block;
+			block += micro_header_bytes(form);
+		}
 		UNROLL
 		for (int row = 0; row < rows; row++)
 			x[row] = tile->blocks + row * (tile->stride / BLOCK_COLS) + i;
 		UNROLL
 		for (int at = 0; at < block_bytes && rows == 1; at += 64)
 			_mm_prefetch((const char *)block + PREFETCH_BYTES + at, _MM_HINT_T0);
-		if (form == PANEL_Q8_0 || form == PANEL_Q6_K)
-			block_i8(block, tile, i * BLOCK_COLS, x, form, halves, rows, acc);
+		if (micro_has_bytes(form))
+			block_i8(header, block, tile, i * BLOCK_COLS, x, form, halves, rows, acc);
 		else
-			block_u4(block, tile, i * BLOCK_COLS, x, form, halves, rows, acc);
+			block_u4(header, block, tile, i * BLOCK_COLS, x, form, halves, rows, acc);
 	}
 	UNROLL
 	for (int i = 0; i < rows * halves; i++)
 		_mm256_storeu_ps(tile->out + i / halves * PANEL_ROWS + HALF_ROWS * (tile->half + i % halves), acc[i]);
 }
 
-SPECIALIZED void multiply_quantized(const struct micro_product *p, const enum panel_form form, const int block_bytes)
+SPECIALIZED void multiply_quantized(const struct micro_product *p, const enum panel_form form)
 {
 	int64_t stride = p->activations->col_stride;
 
@@ -200,12 +225,12 @@ SPECIALIZED void multiply_quantized(const struct micro_product *p, const enum pa
 				p->out + ((int64_t)panel * p->n_rows + row) * PANEL_ROWS, 0};
 
 			if (p->n_rows - row >= 4) {
-				quantized_tile(&tile, form, block_bytes, 1, 4);
+				quantized_tile(&tile, form, 1, 4);
 				tile.half = 1;
-				quantized_tile(&tile, form, block_bytes, 1, 4);
+				quantized_tile(&tile, form, 1, 4);
 				row += 4;
 			} else {
-				quantized_tile(&tile, form, block_bytes, 2, 1);
+				quantized_tile(&tile, form, 2, 1);
 				row += 1;
 			}
 		}
@@ -214,27 +239,27 @@ SPECIALIZED void multiply_quantized(const struct micro_product *p, const enum pa
 
 static void multiply_q4_0(const struct micro_product *p)
 {
-	multiply_quantized(p, PANEL_Q4_0, Q4_0_BLOCK_BYTES);
+	multiply_quantized(p, PANEL_Q4_0);
 }
 
 static void multiply_q4_1(const struct micro_product *p)
 {
-	multiply_quantized(p, PANEL_Q4_1, Q4_1_BLOCK_BYTES);
+	multiply_quantized(p, PANEL_Q4_1);
 }
 
 static void multiply_q4_k(const struct micro_product *p)
 {
-	multiply_quantized(p, PANEL_Q4_K, Q4_K_BLOCK_BYTES);
+	multiply_quantized(p, PANEL_Q4_K);
 }
 
 static void multiply_q8_0(const struct micro_product *p)
 {
-	multiply_quantized(p, PANEL_Q8_0, Q8_0_BLOCK_BYTES);
+	multiply_quantized(p, PANEL_Q8_0);
 }
 
 static void multiply_q6_k(const struct micro_product *p)
 {
-	multiply_quantized(p, PANEL_Q6_K, Q6_K_BLOCK_BYTES);
+	multiply_quantized(p, PANEL_Q6_K);
 }
 
 /* --- products with plain weights ------------------------------------------------------------------------------------ */

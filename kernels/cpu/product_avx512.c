@@ -40,6 +40,22 @@ static inline __m512 load_f16_scales(const uint8_t *scales)
 	return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)scales));
 }
 
+static inline __m128i load_16_bytes(const uint8_t *bytes)
+{
+	return _mm_loadu_si128((const __m128i *)bytes);
+}
+
+/* Integer scales of a block of the K forms times the f16 ones of its header. */
+static inline __m512 times_header(__m512i scales, const uint8_t *header)
+{
+	return _mm512_mul_ps(load_f16_scales(header), _mm512_cvtepi32_ps(scales));
+}
+
+static inline __m512 negated(__m512 values)
+{
+	return _mm512_xor_ps(values, _mm512_set1_ps(-0.0f));
+}
+
 SPECIALIZED void prefetch_block(const uint8_t *block, const int bytes)
 {
 	UNROLL
@@ -131,8 +147,8 @@ SPECIALIZED void add_minimums(__m512 minimums, const struct activation_block *co
 		acc[row] = _mm512_fmadd_ps(minimums, _mm512_set1_ps(x[row]->sum), acc[row]);
 }
 
-SPECIALIZED void block_u4(const uint8_t *block, const struct tile *tile, int64_t col, const struct activation_block *const *x,
-	const enum panel_form form, const int rows, __m512 *acc)
+SPECIALIZED void block_u4(const uint8_t *header, const uint8_t *block, const struct tile *tile, int64_t col,
+	const struct activation_block *const *x, const enum panel_form form, const int rows, __m512 *acc)
 {
 	__m512i dots[TILE_ROWS_MAX];
 
@@ -141,8 +157,11 @@ SPECIALIZED void block_u4(const uint8_t *block, const struct tile *tile, int64_t
 		dots[row] = form == PANEL_Q4_0 ? _mm512_set1_epi32(x[row]->minus_8_sum) : _mm512_setzero_si512();
 	dots_u4(block, tile, col, rows, dots);
 	if (form == PANEL_Q4_K) {
-		add_scaled(_mm512_loadu_ps(block + U4_BYTES), x, dots, rows, acc);
-		add_minimums(_mm512_loadu_ps(block + U4_BYTES + 64), x, rows, acc);
+		__m512i scales = _mm512_cvtepu8_epi32(load_16_bytes(block + U4_BYTES));
+		__m512i minimums = _mm512_cvtepu8_epi32(load_16_bytes(block + U4_BYTES + 16));
+
+		add_scaled(times_header(scales, header), x, dots, rows, acc);
+		add_minimums(negated(times_header(minimums, header + 32)), x, rows, acc);
 	} else {
 		add_scaled(load_f16_scales(block + U4_BYTES), x, dots, rows, acc);
 		if (form == PANEL_Q4_1)
@@ -150,8 +169,8 @@ SPECIALIZED void block_u4(const uint8_t *block, const struct tile *tile, int64_t
 	}
 }
 
-SPECIALIZED void block_i8(const uint8_t *block, const struct tile *tile, int64_t col, const struct activation_block *const *x,
-	const enum panel_form form, const int rows, __m512 *acc)
+SPECIALIZED void block_i8(const uint8_t *header, const uint8_t *block, const struct tile *tile, int64_t col,
+	const struct activation_block *const *x, const enum panel_form form, const int rows, __m512 *acc)
 {
 	__m512i dots[TILE_ROWS_MAX];
 
@@ -159,16 +178,20 @@ SPECIALIZED void block_i8(const uint8_t *block, const struct tile *tile, int64_t
 		dots_i8(block, tile, col, 0, 16, rows, dots);
 		add_scaled(load_f16_scales(block + I8_BYTES), x, dots, rows, acc);
 	} else {
-		dots_i8(block, tile, col, 0, 8, rows, dots);
-		add_scaled(_mm512_loadu_ps(block + I8_BYTES), x, dots, rows, acc);
-		dots_i8(block, tile, col, 8, 8, rows, dots);
-		add_scaled(_mm512_loadu_ps(block + I8_BYTES + 64), x, dots, rows, acc);
+		UNROLL
+		for (int part = 0; part < 2; part++) {
+			__m512i scales = _mm512_cvtepi8_epi32(load_16_bytes(block + I8_BYTES + 16 * part));
+
+			dots_i8(block, tile, col, 8 * part, 8, rows, dots);
+			add_scaled(times_header(scales, header), x, dots, rows, acc);
+		}
 	}
 }
 
-SPECIALIZED void quantized_tile(const struct tile *tile, const enum panel_form form, const int block_bytes, const int rows)
+SPECIALIZED void quantized_tile(const struct tile *tile, const enum panel_form form, const int rows)
 {
-	const uint8_t *block = tile->panel;
+	const int block_bytes = micro_block_bytes(form);
+	const uint8_t *block = tile->panel, *header = tile->panel;
 	__m512 acc[TILE_ROWS_MAX];
 
 	UNROLL
@@ -177,22 +200,26 @@ SPECIALIZED void quantized_tile(const struct tile *tile, const enum panel_form f
 	for (int64_t i = 0; i < tile->n_blocks; i++, block += block_bytes) {
 		const struct activation_block *x[TILE_ROWS_MAX];
 
+		if (micro_header_bytes(form) > 0 && i % GROUP_BLOCKS == 0) {
+			header = block;
+			block += micro_header_bytes(form);
+		}
 		UNROLL
 		for (int row = 0; row < rows; row++)
 			x[row] = tile->blocks + row * (tile->stride / BLOCK_COLS) + i;
 		if (rows <= 2)
 			prefetch_block(block, block_bytes);
-		if (form == PANEL_Q8_0 || form == PANEL_Q6_K)
-			block_i8(block, tile, i * BLOCK_COLS, x, form, rows, acc);
+		if (micro_has_bytes(form))
+			block_i8(header, block, tile, i * BLOCK_COLS, x, form, rows, acc);
 		else
-			block_u4(block, tile, i * BLOCK_COLS, x, form, rows, acc);
+			block_u4(header, block, tile, i * BLOCK_COLS, x, form, rows, acc);
 	}
 	UNROLL
 	for (int row = 0; row < rows; row++)
 		_mm512_storeu_ps(tile->out + row * PANEL_ROWS, acc[row]);
 }
 
-SPECIALIZED void multiply_quantized(const struct micro_product *p, const enum panel_form form, const int block_bytes)
+SPECIALIZED void multiply_quantized(const struct micro_product *p, const enum panel_form form)
 {
 	int64_t stride = p->activations->col_stride;
 
@@ -205,16 +232,16 @@ SPECIALIZED void multiply_quantized(const struct micro_product *p, const enum pa
 				p->out + ((int64_t)panel * p->n_rows + row) * PANEL_ROWS};
 
 			if (left >= 8) {
-				quantized_tile(&tile, form, block_bytes, 8);
+				quantized_tile(&tile, form, 8);
 				row += 8;
 			} else if (left >= 4) {
-				quantized_tile(&tile, form, block_bytes, 4);
+				quantized_tile(&tile, form, 4);
 				row += 4;
 			} else if (left >= 2) {
-				quantized_tile(&tile, form, block_bytes, 2);
+				quantized_tile(&tile, form, 2);
 				row += 2;
 			} else {
-				quantized_tile(&tile, form, block_bytes, 1);
+				quantized_tile(&tile, form, 1);
 				row += 1;
 			}
 		}
@@ -223,27 +250,27 @@ SPECIALIZED void multiply_quantized(const struct micro_product *p, const enum pa
 
 static void multiply_q4_0(const struct micro_product *p)
 {
-	multiply_quantized(p, PANEL_Q4_0, Q4_0_BLOCK_BYTES);
+	multiply_quantized(p, PANEL_Q4_0);
 }
 
 static void multiply_q4_1(const struct micro_product *p)
 {
-	multiply_quantized(p, PANEL_Q4_1, Q4_1_BLOCK_BYTES);
+	multiply_quantized(p, PANEL_Q4_1);
 }
 
 static void multiply_q4_k(const struct micro_product *p)
 {
-	multiply_quantized(p, PANEL_Q4_K, Q4_K_BLOCK_BYTES);
+	multiply_quantized(p, PANEL_Q4_K);
 }
 
 static void multiply_q8_0(const struct micro_product *p)
 {
-	multiply_quantized(p, PANEL_Q8_0, Q8_0_BLOCK_BYTES);
+	multiply_quantized(p, PANEL_Q8_0);
 }
 
 static void multiply_q6_k(const struct micro_product *p)
 {
-	multiply_quantized(p, PANEL_Q6_K, Q6_K_BLOCK_BYTES);
+	multiply_quantized(p, PANEL_Q6_K);
 }
 
 /* --- products with plain weights ------------------------------------------------------------------------------------ */

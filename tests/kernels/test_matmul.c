@@ -283,6 +283,27 @@ static void every_type_and_row_count_is_within_tolerance_and_bitwise_stable(void
 	}
 }
 
+static void several_blocks_of_the_k_types_each_use_their_own_scales(void **state)
+{
+	static const enum dtype types[] = {DTYPE_Q4_K, DTYPE_Q6_K};
+
+	for (size_t t = 0; t < COUNT(types); t++) {
+		struct problem p = {0};
+
+		add_slice(&p,
+			(struct kn_slice){.dtype = types[t],
+				.rows = 40,
+				.cols = 1024,
+				.row_begin = 5,
+				.row_end = 40,
+				.col_begin = 256,
+				.col_end = 1024});
+		add_inputs(&p, 9, 9);
+		check_all_manners(&p);
+		problem_release(&p);
+	}
+}
+
 static void odd_widths_of_plain_types_are_exact_to_the_last_column(void **state)
 {
 	static const int64_t widths[] = {1, 2, 7, 31, 33, 100};
@@ -440,17 +461,17 @@ static void embed_reads_rows_bit_exact_and_refuses_unknown_tokens(void **state)
 	for (size_t t = 0; t < COUNT(all_types); t++) {
 		struct problem p = {0};
 		struct kn_matrix *matrix;
-		float out[5 * 260], expected[256];
+		float out[5 * 520], expected[512];
 		int32_t bad[] = {0, 37};
 
-		add_tensor(&p, all_types[t], 37, 256);
+		add_tensor(&p, all_types[t], 37, 512);
 		assert_int_equal(kn_cpu_ops.matrix_create(backend, p.slices, 1, &matrix, &err), STATUS_OK);
-		assert_int_equal(kn_cpu_ops.embed(backend, matrix, ids, 5, out, 260, &err), STATUS_OK);
+		assert_int_equal(kn_cpu_ops.embed(backend, matrix, ids, 5, out, 520, &err), STATUS_OK);
 		for (int row = 0; row < 5; row++) {
 			reference_weights(&p, ids[row], expected);
-			assert_memory_equal(out + row * 260, expected, sizeof expected);
+			assert_memory_equal(out + row * 520, expected, sizeof expected);
 		}
-		assert_int_equal(kn_cpu_ops.embed(backend, matrix, bad, 2, out, 260, &err), STATUS_INTERNAL);
+		assert_int_equal(kn_cpu_ops.embed(backend, matrix, bad, 2, out, 520, &err), STATUS_INTERNAL);
 		assert_non_null(strstr(err.text, "token 37 of row 1"));
 		err_clear(&err);
 		kn_cpu_ops.matrix_destroy(backend, matrix);
@@ -539,6 +560,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_type_and_row_count_is_within_tolerance_and_bitwise_stable),
+		cmocka_unit_test(several_blocks_of_the_k_types_each_use_their_own_scales),
 		cmocka_unit_test(odd_widths_of_plain_types_are_exact_to_the_last_column),
 		cmocka_unit_test(epilogues_norm_and_row_index_hold_for_every_type),
 		cmocka_unit_test(slices_of_rows_columns_and_mixed_types_are_one_matrix),
