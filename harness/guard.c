@@ -158,6 +158,7 @@ static void become_engine(const struct guard_spec *spec, int log_write_fd, int f
 static int start_engine(struct guard *guard, const struct guard_spec *spec)
 {
 	int log[2] = {-1, -1}, failure[2] = {-1, -1}, errnum = 0;
+	ASSERT(spec->arguments.items);
 	if (pipe2(log, O_CLOEXEC) != 0 || pipe2(failure, O_CLOEXEC) != 0)
 		return errno;
 	/* Room for a burst while we are not scheduled; a refusal changes nothing. */
