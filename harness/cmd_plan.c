@@ -11,8 +11,6 @@
 #include "harness/store.h"
 #include "harness/target.h"
 
-#define START_S_GUESS 2.0 /* guess: start and stop of a small engine on a CPU */
-#define TOKENS_PER_S_GUESS 60.0 /* guess: per slot, a small model on two cores */
 
 static const char help_text[] =
 	"usage: verdict plan FILE [options]\n"
@@ -45,7 +43,7 @@ static enum status estimate(struct plan_command *command, struct err *err)
 		store_close(store);
 	}
 	if (isnan(command->launch_s))
-		command->total_s = plan_seconds(experiment, START_S_GUESS, TOKENS_PER_S_GUESS);
+		command->total_s = plan_seconds(experiment, PLAN_START_S_GUESS, PLAN_TOKENS_PER_S_GUESS);
 	else
 		command->total_s = plan_launches(experiment, false) * (command->launch_s + experiment->protocol.cooldown_s);
 	return status;
@@ -108,7 +106,7 @@ static enum status print_text(const struct plan_command *command, struct err *er
 		experiment->protocol.blocks, plan_launches(experiment, false));
 	format_seconds(&text, command->total_s);
 	if (isnan(command->launch_s))
-		text_printf(&text, " (a guess: %.0f s to start, %.0f tok/s per slot)\n", START_S_GUESS, TOKENS_PER_S_GUESS);
+		text_printf(&text, " (a guess: %.0f s to start, %.0f tok/s per slot)\n", PLAN_START_S_GUESS, PLAN_TOKENS_PER_S_GUESS);
 	else
 		text_append_str(&text, " (from earlier launches)\n");
 	for (size_t i = 0; i < experiment->notices.count; i++)

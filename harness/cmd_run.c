@@ -13,9 +13,6 @@
 
 extern char **environ;
 
-#define START_S_GUESS 2.0 /* of an engine, for the estimate before anything was measured */
-#define TOKENS_PER_S_GUESS 60.0 /* per slot; a small model on two cores */
-
 struct run_command {
 	const char *file, *db;
 	struct experiment_options experiment_options;
@@ -148,7 +145,7 @@ static enum status announce(struct run_command *command, struct progress *progre
 	if (status)
 		return status;
 	progress_open(progress, STDERR_FILENO, experiment, done, total);
-	double seconds = plan_seconds(experiment, START_S_GUESS, TOKENS_PER_S_GUESS) * (total > done ? total - done : 0) /
+	double seconds = plan_seconds(experiment, PLAN_START_S_GUESS, PLAN_TOKENS_PER_S_GUESS) * (total > done ? total - done : 0) /
 		(total > 0 ? total : 1);
 	struct text text = {0};
 	progress_headline(experiment, resumed ? done : 0, total, seconds, &text);

@@ -4,6 +4,10 @@
 
 #include "harness/experiment.h"
 
+/* What an estimate assumes before anything was measured; guesses: a small engine and model on two cores. */
+#define PLAN_START_S_GUESS 2.0 /* start and stop of an engine */
+#define PLAN_TOKENS_PER_S_GUESS 60.0 /* per slot */
+
 struct plan_launch {
 	int arm, block;
 	int order; /* position within the block, from 0, dropped arms counted: stable over resumes */
