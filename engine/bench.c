@@ -268,11 +268,12 @@ static enum status record(const struct bench *b, struct bench_row *row, struct k
 static enum status measure(const struct bench *b, const struct cpu_limits *limits, struct bench_row *row, struct err *err)
 {
 	struct kn_plan *plan = NULL;
-	enum status status = record(b, row, &plan, err);
+	enum status status;
 	double read, multiply;
 
-	for (int i = 0; i < row->rows; i++)
+	for (int i = 0; i < row->rows; i++) /* before recording: costs depend on them */
 		b->positions[i] = row->rows == 1 ? b->context : i;
+	status = record(b, row, &plan, err);
 	if (status == STATUS_OK)
 		status = time_plan(b, plan, row->part != BENCH_STEP, &row->seconds, err);
 	b->kn->plan_destroy(b->backend, plan);

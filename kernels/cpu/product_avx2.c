@@ -326,6 +326,7 @@ SPECIALIZED int plain_rows(const struct micro_product *p, int panel, int row, co
 		return 4;
 	}
 	if (left >= 2 && panels <= 2) {
+		/* The second choice is never run: it keeps the branch that is dead for four panels within the registers. */
 		plain_tile(p, panel, row, form, panels <= 2 ? panels : 1, 2);
 		return 2;
 	}

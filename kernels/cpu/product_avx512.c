@@ -326,7 +326,8 @@ SPECIALIZED int plain_rows(const struct micro_product *p, int panel, int row, co
 	int left = p->n_rows - row;
 
 	if (left >= 8 && panels <= 2) {
-		plain_tile(p, panel, row, form, panels > 2 ? 1 : panels, 8);
+		/* The second choice is never run: it keeps the branch that is dead for four panels within the registers. */
+		plain_tile(p, panel, row, form, panels <= 2 ? panels : 1, 8);
 		return 8;
 	}
 	if (left >= 4) {

@@ -43,7 +43,7 @@ static void the_cost_of_a_step_is_the_sum_of_its_parts(void **state)
 	struct tiny_model model = tiny_model_default();
 	char path[TINY_PATH_BYTES];
 	struct bench_report report;
-	struct bench_options options = {.model_path = path, .threads = 2, .isa = "scalar", .context = 0, .sample_ns = 1};
+	struct bench_options options = {.model_path = path, .threads = 2, .isa = "scalar", .context = 9, .sample_ns = 1};
 	double bytes = 0, flops = 0;
 
 	tiny_model_write_temp(&model, path);
@@ -56,8 +56,8 @@ static void the_cost_of_a_step_is_the_sum_of_its_parts(void **state)
 	}
 	assert_true(report.rows[BENCH_PARTS + BENCH_STEP].cost.bytes == bytes);
 	assert_true(report.rows[BENCH_PARTS + BENCH_STEP].cost.fma_flops == flops);
-	/* One row: two operations per weight of both layers and the head, and four per element of the one key and value head. */
-	assert_true(flops == 2.0 * (2 * (64 * (64 + 2 * 32) + 64 * 64 + 3 * 64 * 128) + 64 * 288) + 2 * 4.0 * 64);
+	/* One row: two operations per weight of both layers and the head, and four for each of 10 tokens and 64 query elements. */
+	assert_true(flops == 2.0 * (2 * (64 * (64 + 2 * 32) + 64 * 64 + 3 * 64 * 128) + 64 * 288) + 2 * 4.0 * 10 * 64);
 }
 
 static void a_context_past_the_models_and_bad_files_are_refused(void **state)
