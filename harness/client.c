@@ -4,6 +4,7 @@
 #include <curl/curl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
@@ -16,6 +17,9 @@
 /* A server that keeps the socket open after "[DONE]" gets this long to end its answer in good order; guess, two thirds of the time
  * after which a reader would call it slow. It is no part of any figure. */
 #define LINGER_NS ((int64_t)50 * NS_PER_MS)
+
+#define OPEN_FILES_SPARE 64 /* beside the requests: database, log, terminal, guard */
+#define OPEN_FILES_WANTED ((rlim_t)CLIENT_CONCURRENCY_MAX + OPEN_FILES_SPARE)
 
 #define POLL_MS_MAX 250 /* how late a passed deadline may be noticed */
 
@@ -38,9 +42,32 @@ struct transfer {
 	char curl_error[CURL_ERROR_SIZE];
 };
 
+/* Every request in flight is an open file. Raised at once and not when a load needs it, so that all engines started by this process
+ * inherit the same limit. */
+static void allow_open_files(void)
+{
+	struct rlimit limit;
+	if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= OPEN_FILES_WANTED)
+		return;
+	limit.rlim_cur = limit.rlim_max < OPEN_FILES_WANTED ? limit.rlim_max : OPEN_FILES_WANTED;
+	setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+static enum status check_concurrency(int concurrency, struct err *err)
+{
+	struct rlimit limit = {0};
+	if (concurrency < 1 || concurrency > CLIENT_CONCURRENCY_MAX)
+		return err_set(err, STATUS_INPUT, "concurrency %d is outside 1..%d", concurrency, CLIENT_CONCURRENCY_MAX);
+	if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && (rlim_t)concurrency + OPEN_FILES_SPARE > limit.rlim_cur)
+		return err_set(err, STATUS_UNAVAILABLE, "concurrency %d needs %d open files, the limit is %llu (ulimit -n)",
+			concurrency, concurrency + OPEN_FILES_SPARE, (unsigned long long)limit.rlim_cur);
+	return STATUS_OK;
+}
+
 enum status client_create(struct client **out, struct err *err)
 {
 	*out = NULL;
+	allow_open_files();
 	if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
 		return err_set(err, STATUS_UNAVAILABLE, "the HTTP client library does not start");
 	CURLM *multi = curl_multi_init();
@@ -351,15 +378,15 @@ enum status client_run_load(struct client *client, const struct client_load *loa
 {
 	size_t n = load->n_bodies;
 	*report = (struct client_report){0};
-	if (load->concurrency < 1 || load->concurrency > CLIENT_CONCURRENCY_MAX)
-		return err_set(err, STATUS_INPUT, "concurrency %d is outside 1..%d", load->concurrency, CLIENT_CONCURRENCY_MAX);
+	enum status status = check_concurrency(load->concurrency, err);
+	if (status)
+		return status;
 	struct load_run run = {.client = client, .load = load};
 	run.n_slots = (size_t)load->concurrency < n ? load->concurrency : (int)n;
 	run.slots = mem_calloc((size_t)run.n_slots + 1, sizeof(run.slots[0]));
 	run.answers = mem_calloc(n + 1, sizeof(run.answers[0]));
 	run.transport_errors = mem_calloc(n + 1, sizeof(run.transport_errors[0]));
 	run.sent_ns = mem_calloc(n + 1, sizeof(run.sent_ns[0]));
-	enum status status = STATUS_OK;
 	for (int i = 0; i < run.n_slots && !status; i++)
 		status = prepare(&run.slots[i], load->url, load->api_key, err);
 	if (!status) {

@@ -23,6 +23,7 @@
 #define NS_PER_MS ((int64_t)1000000)
 #define SPEC_BYTES_MAX ((size_t)8 << 20) /* guess: above what the kernel takes as arguments and environment */
 #define LOG_READ_BYTES 65536
+#define OLD_KERNEL_FDS_MAX 8192 /* above what the client allows itself */
 #define KILL_ROUND_MS 20 /* between rounds of SIGKILL, since a process may fork while the others are being killed */
 #define TICK_MS 50 /* how late we notice that the last descendant, not our child, is gone */
 #define KILL_GIVE_UP_MS 5000 /* after the first SIGKILL: what lives then is stuck in the kernel */
@@ -313,8 +314,10 @@ static void watch(struct guard *guard)
 
 static enum status set_up(struct guard *guard, struct guard_spec *spec, struct err *err)
 {
-	/* Nothing but our three descriptors may reach the engine. */
-	close_range(GUARD_LOG_FD + 1, ~0U, 0);
+	/* Nothing but our three descriptors may reach the engine. The loop is for kernels before 5.9. */
+	if (close_range(GUARD_LOG_FD + 1, ~0U, 0) != 0)
+		for (int fd = GUARD_LOG_FD + 1; fd < OLD_KERNEL_FDS_MAX; fd++)
+			close(fd);
 	for (int fd = GUARD_CONTROL_FD; fd <= GUARD_LOG_FD; fd++)
 		fcntl(fd, F_SETFD, FD_CLOEXEC);
 	setsid(); /* a Ctrl-C in the terminal is for the harness */
