@@ -15,7 +15,7 @@
 #define SPINS_PER_YIELD 64 /* 2 µs at 25 ns a pause (Zen 4): more than a peer on another CPU needs, little for one on ours */
 #define YIELDS 64 /* guess: a few scheduler rounds before sleeping */
 #define SLEEP_NS_MAX 20000000LL /* an abort word is looked at no later than every 20 ms */
-#define SPINS_DEFAULT 2000 /* about 20 µs on 3 GHz cores, longer than a decode barrier's usual skew */
+#define SPINS_DEFAULT 2000 /* about 50 µs at that pace, longer than the usual skew within a decode step */
 
 void wait_pause(void)
 {

@@ -1,9 +1,14 @@
 /* Waitable words: changes are seen, sleepers are woken, nobody sleeps for ever, and no wake-up gets lost. */
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -94,6 +99,62 @@ static void no_wake_up_is_lost_between_spinners_and_the_count_may_wrap(void **st
 	pass_back_and_forth(UINT32_MAX - 100, 5000, wait_default_spins(2));
 }
 
+/* One wait that is woken out of its sleep. */
+struct sleeper {
+	struct wait_word word;
+	_Atomic pid_t thread;
+	_Atomic int64_t woken_ns;
+};
+
+static void *sleep_once(void *argument)
+{
+	struct sleeper *sleeper = argument;
+	atomic_store(&sleeper->thread, (pid_t)syscall(SYS_gettid));
+	wait_word_while_equal(&sleeper->word, 0, 0, NULL, clock_monotonic_ns() + 30 * SECOND_NS);
+	atomic_store(&sleeper->woken_ns, clock_monotonic_ns());
+	return NULL;
+}
+
+/* The kernel's word for a thread's state: 'S' while it sleeps. */
+static bool is_asleep(pid_t thread)
+{
+	char path[64], text[256];
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", (int)thread);
+	FILE *file = fopen(path, "r");
+	if (file == NULL)
+		return false;
+	size_t n = fread(text, 1, sizeof(text) - 1, file);
+	fclose(file);
+	text[n] = '\0';
+	const char *state = strrchr(text, ')');
+	return state != NULL && state[1] == ' ' && state[2] == 'S';
+}
+
+/* From the change of the word to the end of the sleep. */
+static int64_t time_one_wake_up(void)
+{
+	struct sleeper sleeper = {0};
+	pthread_t thread;
+	int64_t deadline_ns = clock_monotonic_ns() + 10 * SECOND_NS;
+	assert_int_equal(pthread_create(&thread, NULL, sleep_once, &sleeper), 0);
+	while ((atomic_load(&sleeper.word.sleepers) == 0 || !is_asleep(atomic_load(&sleeper.thread))) &&
+		clock_monotonic_ns() < deadline_ns)
+		sched_yield();
+	int64_t set_ns = clock_monotonic_ns();
+	wait_word_set(&sleeper.word, 1);
+	pthread_join(thread, NULL);
+	return atomic_load(&sleeper.woken_ns) - set_ns;
+}
+
+static void a_sleeper_is_woken_by_the_change_and_not_by_its_own_clock(void **state)
+{
+	/* A sleep ends by itself after 20 ms. Most wake-ups must be far below that; a busy machine may delay a few. */
+	int n_prompt = 0;
+	for (int i = 0; i < 15; i++)
+		n_prompt += time_one_wake_up() < 8000000;
+	assert_true(n_prompt >= 8);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -101,6 +162,7 @@ int main(void)
 		cmocka_unit_test(a_wait_ends_at_its_deadline),
 		cmocka_unit_test(a_wait_ends_when_the_abort_word_is_set),
 		cmocka_unit_test(no_wake_up_is_lost_between_sleepers),
+		cmocka_unit_test(a_sleeper_is_woken_by_the_change_and_not_by_its_own_clock),
 		cmocka_unit_test(no_wake_up_is_lost_between_spinners_and_the_count_may_wrap),
 	};
 	return cmocka_run_group_tests_name("wait_word", tests, NULL, NULL);
