@@ -186,8 +186,10 @@ static enum status check_tensor(
 				  (long long)rows, (long long)cols);
 	}
 	if (dtype_block_elements(tensor->dtype) == 0)
-		return err_set_code(err, STATUS_INPUT, "unsupported_model", "tensor '%s' has type %d, which is not supported", name,
-			(int)tensor->dtype);
+		return err_set_code(err, STATUS_INPUT, "unsupported_model",
+			"tensor '%s' has type %s, which is not supported; this engine computes with F32, F16, BF16, Q8_0, Q4_0, "
+			"Q4_1, Q4_K, Q6_K",
+			name, gguf_tensor_type_name((uint32_t)tensor->dtype));
 	if (out)
 		*out = tensor;
 	return STATUS_OK;

@@ -143,6 +143,23 @@ static void what_the_forward_pass_does_not_know_is_refused_by_name(void **state)
 	}
 }
 
+static void a_stored_type_without_kernels_is_refused_by_name(void **state)
+{
+	struct tiny_model model = tiny_model_default();
+	struct gguf gguf = {0};
+	struct model_config config;
+	struct err err = {0};
+	assert_int_equal(read_model(&model, &gguf, &config, &err), STATUS_OK);
+	for (size_t i = 0; i < gguf.n_tensors; i++)
+		if (gguf.tensors[i].name.len == strlen("blk.1.ffn_up.weight") &&
+			memcmp(gguf.tensors[i].name.data, "blk.1.ffn_up.weight", gguf.tensors[i].name.len) == 0)
+			gguf.tensors[i].dtype = (enum dtype)6; /* Q5_0 */
+	assert_int_equal(model_config_read(&gguf, &config, &err), STATUS_INPUT);
+	assert_non_null(strstr(err.text, "tensor 'blk.1.ffn_up.weight' has type Q5_0, which is not supported"));
+	assert_string_equal(err.code, "unsupported_model");
+	gguf_close(&gguf);
+}
+
 /* Field case M10: a mixture-of-experts file was called truncated because dense tensor names were looked for. */
 static void an_expert_file_is_unsupported_not_damaged(void **state)
 {
@@ -182,6 +199,7 @@ int main(void)
 		cmocka_unit_test(required_keys_are_named_when_missing),
 		cmocka_unit_test(missing_and_misshaped_tensors_are_named),
 		cmocka_unit_test(what_the_forward_pass_does_not_know_is_refused_by_name),
+		cmocka_unit_test(a_stored_type_without_kernels_is_refused_by_name),
 		cmocka_unit_test(an_expert_file_is_unsupported_not_damaged),
 		cmocka_unit_test(impossible_hyper_parameters_are_refused),
 	};
