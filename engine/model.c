@@ -67,18 +67,19 @@ static enum status read_double(const struct gguf *gguf, const struct model_confi
 static enum status read_architecture(const struct gguf *gguf, struct model_config *out, struct err *err)
 {
 	struct gguf_string arch = {0}, name = {0};
+	char text[80];
 	if (gguf_get_string(gguf, "general.architecture", true, &arch, err) != STATUS_OK)
 		return err->status;
 	if (!string_is(arch, "llama"))
 		return err_set_code(err, STATUS_INPUT, "unsupported_model",
-			"architecture '%.*s' is not supported; this engine runs: llama (Llama, Mistral, SmolLM and others of that "
+			"architecture '%s' is not supported; this engine runs: llama (Llama, Mistral, SmolLM and others of that "
 			"shape)",
-			(int)(arch.len < 64 ? arch.len : 64), arch.data);
+			gguf_printable(arch, text, sizeof text));
 	string_copy(arch, out->arch, sizeof out->arch);
 	if (gguf_get_string(gguf, "general.name", false, &name, err) != STATUS_OK)
 		return err->status;
 	if (name.len)
-		string_copy(name, out->name, sizeof out->name);
+		gguf_printable(name, out->name, sizeof out->name); /* goes to logs and answers */
 	int experts = 0;
 	if (read_int(gguf, out, "expert_count", false, 0, 1 << 16, &experts, err) != STATUS_OK)
 		return err->status;
@@ -131,13 +132,14 @@ static enum status read_rope(const struct gguf *gguf, struct model_config *out, 
 	if (read_double(gguf, out, "rope.freq_base", false, 1.0, 1e12, &out->rope_base, err) != STATUS_OK)
 		return err->status;
 	struct gguf_string kind = {0};
+	char text[80];
 	if (gguf_get_string(gguf, "llama.rope.scaling.type", false, &kind, err) != STATUS_OK)
 		return err->status;
 	bool none = kind.len == 0 || string_is(kind, "none");
 	if (!none && !string_is(kind, "linear"))
 		return err_set_code(err, STATUS_INPUT, "unsupported_model",
-			"rope scaling '%.*s' is not supported; known: none, linear, and llama3 by its tensor rope_freqs.weight",
-			(int)(kind.len < 64 ? kind.len : 64), kind.data);
+			"rope scaling '%s' is not supported; known: none, linear, and llama3 by its tensor rope_freqs.weight",
+			gguf_printable(kind, text, sizeof text));
 	if (!none)
 		return read_double(gguf, out, "rope.scaling.factor", true, 1.0, 1e6, &out->rope_scale, err);
 	/* Older files wrote linear scaling as a key of its own. */
