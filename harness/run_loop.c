@@ -73,7 +73,7 @@ int run_loop_done(const struct experiment *experiment, const struct launch_cells
 /* ---- verdicts ---- */
 
 static enum status save_verdicts(
-	struct run_loop *loop, const struct launch_cells *cells, int look, int blocks, bool final, bool *decided, struct err *err)
+	struct run_loop *loop, const struct launch_cells *cells, int blocks, bool final, bool *decided, struct err *err)
 {
 	const struct experiment *experiment = loop->experiment;
 	struct verdict_row *rows = mem_calloc((size_t)experiment->n_arms * (size_t)experiment->n_workloads, sizeof(*rows));
@@ -84,10 +84,10 @@ static enum status save_verdicts(
 		size_t n_aa = 0, n = 0;
 		bool baseline_failed;
 		char baseline_reason[VERDICT_REASON_BYTES];
-		status = store_aa_effects(loop->store, loop->machine_hash, experiment->workloads[workload].hash, blocks, aa_effects,
-			AA_EFFECTS_MAX, &n_aa, err);
+		status = store_aa_effects(loop->store, loop->experiment_id, loop->machine_hash,
+			experiment->workloads[workload].hash, blocks, aa_effects, AA_EFFECTS_MAX, &n_aa, err);
 		struct verdict_input input = {
-			experiment, cells->items, cells->count, look, experiment->protocol.n_looks, aa_effects, n_aa};
+			experiment, cells->items, cells->count, experiment->protocol.n_looks, aa_effects, n_aa};
 		if (!status)
 			status = verdict_compute(&input, workload, rows + n_rows, &n, &baseline_failed, baseline_reason, err);
 		n_rows += n;
@@ -222,13 +222,12 @@ static enum status run_blocks(struct run_loop *loop, struct launch_cells *cells,
 		bool is_end = is_last || status == STATUS_ANSWER_BAD;
 		if (look < 0 && !is_end)
 			continue;
-		enum status saved =
-			save_verdicts(loop, cells, look < 0 ? 0 : look, block + 1, is_end, &decided, status ? NULL : err);
+		enum status saved = save_verdicts(loop, cells, block + 1, is_end, &decided, status ? NULL : err);
 		if (saved)
 			return status ? status : saved;
 		if (!is_end && decided) {
 			progress_note(loop->progress, "every candidate is decided after block %d", block + 1);
-			return save_verdicts(loop, cells, look, block + 1, true, &decided, err);
+			return save_verdicts(loop, cells, block + 1, true, &decided, err);
 		}
 		if (is_end)
 			return status;

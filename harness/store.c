@@ -258,18 +258,18 @@ void launch_cells_release(struct launch_cells *cells)
 	*cells = (struct launch_cells){0};
 }
 
-enum status store_aa_effects(struct store *store, const char *machine_hash, const char *workload_hash, int blocks, double *effects,
-	size_t effects_max, size_t *count, struct err *err)
+enum status store_aa_effects(struct store *store, int64_t experiment_id, const char *machine_hash, const char *workload_hash,
+	int blocks, double *effects, size_t effects_max, size_t *count, struct err *err)
 {
 	struct sql_statement *statement = NULL;
 	bool row = true;
 	*count = 0;
 	enum status status = sql_prepare(store->sql,
-		"SELECT effect_pct FROM verdict_rows WHERE arm_kind = 'aa_twin' AND machine_hash = ? AND workload_hash = ? AND "
-		"blocks = ?"
-		" AND effect_pct IS NOT NULL ORDER BY time_utc_ns DESC LIMIT ?",
+		"SELECT effect_pct FROM verdict_rows WHERE arm_kind = 'aa_twin' AND experiment_id <> ? AND machine_hash = ?"
+		" AND workload_hash = ? AND blocks = ? AND effect_pct IS NOT NULL ORDER BY time_utc_ns DESC LIMIT ?",
 		&statement, err);
 	if (!status) {
+		sql_bind_int(statement, experiment_id);
 		sql_bind_text(statement, machine_hash);
 		sql_bind_text(statement, workload_hash);
 		sql_bind_int(statement, blocks);

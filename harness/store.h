@@ -46,9 +46,10 @@ enum status store_load_cells(
 	struct store *store, int64_t experiment_id, const struct experiment *experiment, struct launch_cells *out, struct err *err);
 void launch_cells_release(struct launch_cells *cells);
 
-/* A/A effects (percent) known on this machine and workload at this block count, for the minimum effect. */
-enum status store_aa_effects(struct store *store, const char *machine_hash, const char *workload_hash, int blocks, double *effects,
-	size_t effects_max, size_t *count, struct err *err);
+/* A/A effects (percent) known on this machine and workload at this block count, for the minimum effect; newest first. Those of
+ * experiment_id itself do not count: an experiment must not move its own bar. */
+enum status store_aa_effects(struct store *store, int64_t experiment_id, const char *machine_hash, const char *workload_hash,
+	int blocks, double *effects, size_t effects_max, size_t *count, struct err *err);
 
 /* Puts the verdicts of an experiment (one row per arm and workload; a row that exists keeps its id, and its time when nothing
  * changed) and marks the experiment finished when final. */

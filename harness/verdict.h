@@ -41,7 +41,7 @@ struct verdict_input {
 	const struct experiment *experiment;
 	const struct launch_cell *cells;
 	size_t n_cells;
-	int look, n_looks; /* which planned look this is, from 0, and how many are planned: decides the level */
+	int n_looks; /* how many looks are planned: decides the level of each */
 	const double *aa_effects;
 	size_t n_aa_effects; /* percent, for the minimum effect: see verdict_min_effect */
 };

@@ -354,15 +354,18 @@ static void aa_effects_never_come_from_another_machine_or_load(void **state)
 	save_all(f);
 	judge_and_save(f, true);
 	const char *workload = f->experiment->workloads[0].hash;
-	assert_int_equal(store_aa_effects(f->store, f->machine.hash, workload, 3, effects, 8, &count, &f->err), STATUS_OK);
+	assert_int_equal(store_aa_effects(f->store, 0, f->machine.hash, workload, 3, effects, 8, &count, &f->err), STATUS_OK);
 	assert_int_equal(count, 1);
-	assert_int_equal(store_aa_effects(f->store, f->build.hash, workload, 3, effects, 8, &count, &f->err), STATUS_OK);
+	assert_int_equal(store_aa_effects(f->store, f->id, f->machine.hash, workload, 3, effects, 8, &count, &f->err), STATUS_OK);
+	assert_int_equal(count, 0); /* its own twin does not count */
+	assert_int_equal(store_aa_effects(f->store, 0, f->build.hash, workload, 3, effects, 8, &count, &f->err), STATUS_OK);
 	assert_int_equal(count, 0);
-	assert_int_equal(store_aa_effects(f->store, f->machine.hash, f->machine.hash, 3, effects, 8, &count, &f->err), STATUS_OK);
+	assert_int_equal(
+		store_aa_effects(f->store, 0, f->machine.hash, f->machine.hash, 3, effects, 8, &count, &f->err), STATUS_OK);
 	assert_int_equal(count, 0);
-	assert_int_equal(store_aa_effects(f->store, f->machine.hash, workload, 4, effects, 8, &count, &f->err), STATUS_OK);
+	assert_int_equal(store_aa_effects(f->store, 0, f->machine.hash, workload, 4, effects, 8, &count, &f->err), STATUS_OK);
 	assert_int_equal(count, 0);
-	assert_int_equal(store_aa_effects(f->store, f->machine.hash, workload, 3, effects, 0, &count, &f->err), STATUS_OK);
+	assert_int_equal(store_aa_effects(f->store, 0, f->machine.hash, workload, 3, effects, 0, &count, &f->err), STATUS_OK);
 	assert_int_equal(count, 0);
 }
 
