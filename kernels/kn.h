@@ -123,7 +123,8 @@ struct kn_ops {
 		int64_t out_stride, struct err *err);
 	enum status (*matmul)(struct kn_backend *backend, const struct kn_matmul *args, int n_rows, struct err *err);
 	enum status (*attention)(struct kn_backend *backend, const struct kn_attention *args, int n_rows, struct err *err);
-	enum status (*add)(struct kn_backend *backend, float *x, const float *y, int64_t n, struct err *err); /* x += y */
+	enum status (*add)(
+		struct kn_backend *backend, float *x, const float *y, int64_t n, struct err *err); /* x += y; no overlap */
 	enum status (*call)(struct kn_backend *backend, kn_callback callback, void *ctx, struct err *err);
 	enum status (*synchronize)(struct kn_backend *backend, struct err *err);
 };

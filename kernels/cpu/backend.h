@@ -75,6 +75,13 @@ struct kn_plan {
 /* Runs operations in order in one dispatch of the pool. After a failing callback the rest is skipped. */
 enum status run_ops(struct kn_backend *backend, const struct op *ops, size_t n_ops, struct err *err);
 
+/* x += y for 16 elements: a fixed count and no overlap let the compiler use vectors. */
+static inline void add_lanes(float *restrict x, const float *restrict y)
+{
+	for (int i = 0; i < PANEL_ROWS; i++)
+		x[i] += y[i];
+}
+
 /* Share of one thread of n equal items: [*begin, *end). */
 static inline void thread_share(int64_t n, int thread, int threads, int64_t *begin, int64_t *end)
 {

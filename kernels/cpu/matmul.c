@@ -99,11 +99,13 @@ static void finish(const struct kn_matmul *args, const struct tile *tile, const 
 		for (int row = 0; row < tile->n_rows; row++, results += PANEL_ROWS) {
 			float *y = args->y + (tile->row_begin + row) * args->y_stride + tile->segment->row_begin + first;
 
-			if (args->epilogue == KN_ADD)
+			if (args->epilogue != KN_ADD)
+				memcpy(y, results, (size_t)lanes * sizeof(*y));
+			else if (lanes == PANEL_ROWS)
+				add_lanes(y, results);
+			else
 				for (int lane = 0; lane < lanes; lane++)
 					y[lane] += results[lane];
-			else
-				memcpy(y, results, (size_t)lanes * sizeof(*y));
 		}
 	}
 }

@@ -37,10 +37,12 @@ static void embed_run(struct run *run, const struct op *op, int thread)
 
 static void add_run(struct run *run, const struct op *op, int thread)
 {
-	int64_t begin, end;
+	int64_t whole = op->add.n / PANEL_ROWS * PANEL_ROWS, begin, end;
 
-	thread_share(op->add.n, thread, run->backend->threads, &begin, &end);
-	for (int64_t i = begin; i < end; i++)
+	thread_share(whole / PANEL_ROWS, thread, run->backend->threads, &begin, &end);
+	for (int64_t i = begin * PANEL_ROWS; i < end * PANEL_ROWS; i += PANEL_ROWS)
+		add_lanes(op->add.x + i, op->add.y + i);
+	for (int64_t i = whole; thread == 0 && i < op->add.n; i++)
 		op->add.x[i] += op->add.y[i];
 }
 

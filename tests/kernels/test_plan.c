@@ -134,6 +134,28 @@ static void a_plan_reads_its_buffers_when_it_runs(void **state)
 	mem_free(weights);
 }
 
+static void sums_of_every_length_reach_the_last_element_and_no_further(void **state)
+{
+	static const int thread_counts[] = {1, 2, 5};
+
+	for (size_t i = 0; i < COUNT(thread_counts); i++) {
+		struct kn_backend *backend = open_backend(thread_counts[i]);
+
+		for (int n = 0; n < 70; n++) {
+			float x[72], y[72];
+
+			for (int k = 0; k < 72; k++) {
+				x[k] = (float)k;
+				y[k] = 0.5f;
+			}
+			assert_int_equal(kn_cpu_ops.add(backend, x, y, n, NULL), STATUS_OK);
+			for (int k = 0; k < 72; k++)
+				assert_true(x[k] == (k < n ? (float)k + 0.5f : (float)k));
+		}
+		kn_cpu_ops.destroy(backend);
+	}
+}
+
 static void plans_cannot_be_nested_or_run_while_recording(void **state)
 {
 	struct kn_backend *backend = open_backend(1);
@@ -241,6 +263,7 @@ int main(void)
 		cmocka_unit_test(callbacks_run_in_order_between_operations),
 		cmocka_unit_test(a_failing_callback_stops_the_plan_and_names_itself),
 		cmocka_unit_test(a_plan_reads_its_buffers_when_it_runs),
+		cmocka_unit_test(sums_of_every_length_reach_the_last_element_and_no_further),
 		cmocka_unit_test(plans_cannot_be_nested_or_run_while_recording),
 		cmocka_unit_test(a_backend_dropped_while_recording_leaks_nothing),
 		cmocka_unit_test(memory_is_zeroed_aligned_and_copied),
