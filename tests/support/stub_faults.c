@@ -28,12 +28,19 @@ static void flood(long long bytes)
 			return;
 }
 
-/* Double fork, own session, deaf to SIGTERM: what must not survive the launch all the same. */
+/* Double fork, own session, deaf to SIGTERM: what must not survive the launch all the same. Returns when it has got away. */
 static void release_escapee(const char *path)
 {
+	int away[2];
+	char byte = 0;
+	if (pipe2(away, O_CLOEXEC) != 0)
+		return;
 	pid_t child = fork();
 	if (child > 0) {
 		waitpid(child, NULL, 0);
+		close(away[1]);
+		(void)!read(away[0], &byte, 1);
+		close(away[0]);
 		return;
 	}
 	setsid();
@@ -43,6 +50,7 @@ static void release_escapee(const char *path)
 	char pid[32];
 	int len = snprintf(pid, sizeof(pid), "%d\n", (int)getpid());
 	file_write_atomic(path, pid, (size_t)len, NULL);
+	(void)!write(away[1], &byte, 1);
 	for (;;)
 		pause();
 }
