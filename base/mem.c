@@ -83,9 +83,13 @@ enum status mem_map(size_t bytes, void **out, struct err *err)
 	void *block = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (block == MAP_FAILED)
 		return err_set(err, STATUS_NO_MEMORY, "cannot map %zu bytes", bytes);
-	madvise(block, bytes, MADV_HUGEPAGE); /* a hint: refusal costs speed only */
 	*out = block;
 	return STATUS_OK;
+}
+
+void mem_advise_huge(void *block, size_t bytes)
+{
+	madvise(block, bytes, MADV_HUGEPAGE);
 }
 
 void mem_unmap(void *block, size_t bytes)

@@ -24,8 +24,13 @@ char *mem_strndup(const char *text, size_t len); /* copies exactly len bytes and
 /* Frees a block from any function above; NULL is allowed. */
 void mem_free(void *block);
 
-/* Zeroed private pages, huge where the kernel grants them. *out is page aligned. Fails with STATUS_NO_MEMORY. */
+/* Zeroed private pages, real from their first use on. *out is page aligned. Fails with STATUS_NO_MEMORY. */
 enum status mem_map(size_t bytes, void **out, struct err *err);
+
+/* Asks for huge pages: for memory that is used whole and streamed, such as weights. Memory that is touched here and there,
+ * such as a KV pool, would pay 2 MiB for each place. A hint: refusal costs speed only. */
+void mem_advise_huge(void *block, size_t bytes);
+
 void mem_unmap(void *block, size_t bytes);
 
 /* Memory named by its lifetime: everything in an arena is released at once. Grows by chunks; never moves a block. */

@@ -81,6 +81,7 @@ enum status cpu_limits_measure(int threads, struct cpu_limits *out, struct err *
 	if (status == STATUS_OK)
 		status = mem_map(READ_BYTES, &memory, err);
 	if (status == STATUS_OK) {
+		mem_advise_huge(memory, READ_BYTES);
 		memset(memory, 1, READ_BYTES); /* real pages; the floats are tiny and their squares 0 */
 		m->memory = memory;
 		out->read_bytes_per_s = (double)READ_BYTES / seconds_of(m, LOAD_READ);

@@ -28,6 +28,7 @@ static enum status add_chunk(struct store *store, size_t bytes, struct err *err)
 		mem_free(chunk);
 		return status;
 	}
+	mem_advise_huge(chunk->mapping, size + HUGE_PAGE_BYTES);
 	chunk->mapped_bytes = size + HUGE_PAGE_BYTES;
 	chunk->begin =
 		(uint8_t *)chunk->mapping + (HUGE_PAGE_BYTES - (uintptr_t)chunk->mapping % HUGE_PAGE_BYTES) % HUGE_PAGE_BYTES;
