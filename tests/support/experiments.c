@@ -36,5 +36,7 @@ void stub_experiment_text(const struct stub_experiment *options, struct text *ou
 		options->protocol ? options->protocol
 				  : "{\"blocks\": 1, \"max_blocks\": 1, \"runs_per_launch\": 2, \"warmup\": "
 				    "{\"requests_per_slot\": 1}, \"stall_s\": 2, \"run_timeout_s\": 20}");
+	if (options->verdict)
+		text_printf(out, ", \"verdict\": %s", options->verdict);
 	text_printf(out, ", \"guards\": %s}", options->guards ? options->guards : "{\"greedy_fingerprint\": {\"prompts\": 2}}");
 }

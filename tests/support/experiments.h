@@ -12,6 +12,7 @@ struct stub_experiment {
 	const char *matrix; /* JSON object; factors speculation off and ngram, no twin */
 	const char *workloads; /* JSON array; one of 4 requests of 12 tokens at concurrency 2 */
 	const char *protocol, *guards; /* JSON objects; one block-sized protocol with short limits */
+	const char *verdict; /* JSON object; the default rules */
 	double ready_timeout_s; /* 20 */
 	const char *engine_extra; /* further members of "engine", beginning with ", " */
 };

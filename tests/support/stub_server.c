@@ -167,12 +167,9 @@ static void stream_tokens(struct stub *stub, int fd, const struct json *request,
 	const char *head =
 		"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n";
 	bool alive = send_all(fd, head, strlen(head));
-	int64_t due_ns = clock_monotonic_ns();
+	/* Paced from token to token, so that a stall of the machine is one long gap and not a burst after it. */
 	for (long long i = 0; i < tokens && alive; i++) {
-		due_ns += (int64_t)(token_ms(stub) * 1e6);
-		int64_t wait_ns = due_ns - clock_monotonic_ns();
-		if (wait_ns > 0)
-			clock_sleep_ns(wait_ns);
+		clock_sleep_ns((int64_t)(token_ms(stub) * 1e6));
 		char word[16];
 		snprintf(word, sizeof(word), " w%u", (unsigned)(hash64_mix(hash + (uint64_t)i) % 1000));
 		struct json *event = new_event(chat, word, NULL);
