@@ -5,8 +5,8 @@
 #include <stdint.h>
 
 int64_t clock_monotonic_ns(void); /* for durations */
-int64_t clock_realtime_ns(void);  /* UTC, since 1970-01-01, for records */
-void clock_sleep_ns(int64_t ns);  /* returns early on a signal */
+int64_t clock_realtime_ns(void); /* UTC, since 1970-01-01, for records */
+void clock_sleep_ns(int64_t ns); /* returns early on a signal */
 
 #define CLOCK_UTC_BYTES 32
 /* "2026-11-29T22:30:05.123Z" for a time from clock_realtime_ns. */

@@ -10,7 +10,7 @@
 #define LOG_LINE_BYTES_MAX 4096
 
 static enum log_level lowest = LOG_INFO; /* set in main before threads start */
-static char line_prefix[32];             /* likewise */
+static char line_prefix[32]; /* likewise */
 
 void log_set_level(enum log_level level)
 {

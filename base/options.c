@@ -69,8 +69,8 @@ static bool set_flag(const struct option *options, size_t count, const char *wor
 	return true;
 }
 
-enum status options_parse(const struct option *options, size_t count, int argc, char **argv, int first,
-	const char **positionals, size_t positionals_max, size_t *positionals_count, struct err *err)
+enum status options_parse(const struct option *options, size_t count, int argc, char **argv, int first, const char **positionals,
+	size_t positionals_max, size_t *positionals_count, struct err *err)
 {
 	size_t n_positionals = 0;
 	bool only_positionals = false;

@@ -8,15 +8,15 @@ extern "C" {
 
 enum status {
 	STATUS_OK = 0,
-	STATUS_ANSWER_BAD,  /* completed, and the answer is bad: baseline failed, regression confirmed (exit 1) */
-	STATUS_INPUT,       /* usage, file or request is wrong: the message names the place (exit 2) */
-	STATUS_NOT_FOUND,   /* a named thing does not exist (exit 2) */
+	STATUS_ANSWER_BAD, /* completed, and the answer is bad: baseline failed, regression confirmed (exit 1) */
+	STATUS_INPUT, /* usage, file or request is wrong: the message names the place (exit 2) */
+	STATUS_NOT_FOUND, /* a named thing does not exist (exit 2) */
 	STATUS_UNAVAILABLE, /* cannot run or measure here: library, port, memory, dirty machine, I/O (exit 3) */
-	STATUS_NO_MEMORY,   /* a stated memory budget does not suffice (exit 3) */
-	STATUS_TIMEOUT,     /* a stated deadline passed (exit 3) */
-	STATUS_RANK_DIED,   /* a peer rank ended or stalled (exit 4) */
+	STATUS_NO_MEMORY, /* a stated memory budget does not suffice (exit 3) */
+	STATUS_TIMEOUT, /* a stated deadline passed (exit 3) */
+	STATUS_RANK_DIED, /* a peer rank ended or stalled (exit 4) */
 	STATUS_INTERRUPTED, /* SIGINT or SIGTERM (exit 130) */
-	STATUS_INTERNAL     /* our own bug, reported instead of crashing (exit 3) */
+	STATUS_INTERNAL /* our own bug, reported instead of crashing (exit 3) */
 };
 
 /* Name of a status for logs and JSON, e.g. "not_found". Never NULL. */

@@ -19,7 +19,7 @@ void text_append_char(struct text *text, char c);
 void text_printf(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void text_vprintf(struct text *text, const char *format, va_list args) __attribute__((format(printf, 2, 0)));
 void text_truncate(struct text *text, size_t len); /* len <= text->len */
-void text_clear(struct text *text);                /* empty, keeps the capacity */
+void text_clear(struct text *text); /* empty, keeps the capacity */
 void text_release(struct text *text);
 
 /* The bytes as a C string; "" while empty. Valid until the next change. */

@@ -9,8 +9,8 @@
 
 /* Waits until *word != old, or deadline_ns (clock_monotonic_ns time; INT64_MAX for none) passes, or *abort_word becomes
  * non-zero (abort_word may be NULL). spins: iterations before the first yield. Returns true when the word changed. */
-bool wait_while_equal(_Atomic uint32_t *word, uint32_t old, uint32_t spins, const _Atomic uint32_t *abort_word,
-	int64_t deadline_ns);
+bool wait_while_equal(
+	_Atomic uint32_t *word, uint32_t old, uint32_t spins, const _Atomic uint32_t *abort_word, int64_t deadline_ns);
 
 /* Wakes every waiter of word. Call after the store that changed it. Cheap when nobody sleeps is NOT guaranteed. */
 void wait_wake_all(_Atomic uint32_t *word);

@@ -16,8 +16,9 @@ struct engine;
 struct engine_options {
 	const char *model_path, *device, *allreduce, *tokenizer_pre, *kv_type, *isa;
 	const char *mem_fraction; /* "auto" or a number in (0, 1] */
-	const char *mem_budget_text; /* as written, "2GiB"; NULL for the machine's memory. engine_options_check fills mem_budget from it */
-	const char *speculation;  /* "off", "ngram" */
+	const char *mem_budget_text; /* as written, "2GiB"; NULL for the machine's memory. engine_options_check fills mem_budget
+					from it */
+	const char *speculation; /* "off", "ngram" */
 	bool allreduce_force, prefix_cache;
 	long long tp, threads, max_model_len, max_num_seqs, chunk_tokens, graph_max_bs, mem_budget, queue_max;
 	long long spec_draft_max, spec_ngram_min, spec_ngram_max;
@@ -25,14 +26,18 @@ struct engine_options {
 };
 
 /* Whose logits a request wants to see beside its tokens. */
-enum engine_logits { ENGINE_LOGITS_NONE, ENGINE_LOGITS_LAST /* last prompt position */, ENGINE_LOGITS_ALL /* every prompt position */ };
+enum engine_logits {
+	ENGINE_LOGITS_NONE,
+	ENGINE_LOGITS_LAST /* last prompt position */,
+	ENGINE_LOGITS_ALL /* every prompt position */
+};
 
 struct sampling {
 	double temperature; /* 0: greedy */
-	int top_k;          /* 0: off */
-	double top_p, min_p;/* 1 and 0: off */
+	int top_k; /* 0: off */
+	double top_p, min_p; /* 1 and 0: off */
 	uint64_t seed;
-	int logprobs;       /* alternatives to report per token; -1: none at all */
+	int logprobs; /* alternatives to report per token; -1: none at all */
 	bool ignore_eos;
 	int max_tokens;
 	enum engine_logits logits; /* ENGINE_LOGITS_ALL computes the whole prompt anew: no prefix is reused */
@@ -71,7 +76,8 @@ struct engine_listener {
 enum status engine_create(const struct engine_options *options, struct engine **out, struct err *err);
 void engine_destroy(struct engine *engine);
 
-/* Queues a request. prompt is copied. Too long, empty, out-of-range ids: STATUS_INPUT; queue full: STATUS_UNAVAILABLE. *id names it. */
+/* Queues a request. prompt is copied. Too long, empty, out-of-range ids: STATUS_INPUT; queue full: STATUS_UNAVAILABLE. *id names
+ * it. */
 enum status engine_submit(struct engine *engine, const int32_t *prompt, size_t prompt_count, const struct sampling *sampling,
 	const struct engine_listener *listener, uint64_t *id, struct err *err);
 
@@ -89,7 +95,8 @@ const struct gguf *engine_gguf(const struct engine *engine);
 int engine_max_model_len(const struct engine *engine);
 const char *engine_model_name(const struct engine *engine);
 
-/* Caller frees. Resolved value and reason of every setting: {"settings": {"graph_max_bs": {"value": 8, "requested": "8", "why": "…"}, …}, "rank_pids": […], "memory": {…}, …} */
+/* Caller frees. Resolved value and reason of every setting: {"settings": {"graph_max_bs": {"value": 8, "requested": "8", "why":
+ * "…"}, …}, "rank_pids": […], "memory": {…}, …} */
 struct json *engine_config_json(const struct engine *engine);
 
 /* Appends Prometheus text (verdict_… counters and gauges). */

@@ -11,7 +11,6 @@
 #include "harness/store.h"
 #include "harness/target.h"
 
-
 static const char help_text[] =
 	"usage: verdict plan FILE [options]\n"
 	"\n"
@@ -106,7 +105,8 @@ static enum status print_text(const struct plan_command *command, struct err *er
 		experiment->protocol.blocks, plan_launches(experiment, false));
 	format_seconds(&text, command->total_s);
 	if (isnan(command->launch_s))
-		text_printf(&text, " (a guess: %.0f s to start, %.0f tok/s per slot)\n", PLAN_START_S_GUESS, PLAN_TOKENS_PER_S_GUESS);
+		text_printf(
+			&text, " (a guess: %.0f s to start, %.0f tok/s per slot)\n", PLAN_START_S_GUESS, PLAN_TOKENS_PER_S_GUESS);
 	else
 		text_append_str(&text, " (from earlier launches)\n");
 	for (size_t i = 0; i < experiment->notices.count; i++)

@@ -19,7 +19,9 @@ static struct json *parse(const char *text)
 
 static void syntax_errors_name_source_line_and_column(void **state)
 {
-	static const struct { const char *text, *place; } bad[] = {
+	static const struct {
+		const char *text, *place;
+	} bad[] = {
 		{"{\n  \"a\": 1,\n  \"a\": 2}", "t.json:3:"},
 		{"{\"a\": }", "t.json:1:"},
 		{"", "t.json:1:"},
@@ -103,7 +105,11 @@ static void positions_are_found_by_path(void **state)
 			   "  \"a\": {\"b.c\": [10, {\"spec=ngram\": true}, \"}]\\\"\"]},\n"
 			   "  \"d\" : -1.5\n"
 			   "}\n";
-	static const struct { const char *path; bool of_key; int line, column; } places[] = {
+	static const struct {
+		const char *path;
+		bool of_key;
+		int line, column;
+	} places[] = {
 		{"", false, 1, 1},
 		{"a", false, 2, 8},
 		{"a", true, 2, 3},

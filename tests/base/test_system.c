@@ -43,7 +43,8 @@ static void options_take_both_forms_lists_and_positionals(void **state)
 	struct err err = {0};
 	const char *words[2];
 	size_t n_words;
-	char *argv[] = {"p", "--stream", "file", "--count=3", "--fraction", "0.5", "--set", "a=1", "--set=b=2", "--name", "-", "--", "--x"};
+	char *argv[] = {
+		"p", "--stream", "file", "--count=3", "--fraction", "0.5", "--set", "a=1", "--set=b=2", "--name", "-", "--", "--x"};
 	assert_int_equal(parse(&v, 13, argv, words, &n_words, &err), STATUS_OK);
 	assert_true(v.flag && v.count == 3 && v.fraction == 0.5 && v.set.count == 2);
 	assert_string_equal(v.set.items[1], "b=2");
@@ -57,9 +58,18 @@ static void options_take_both_forms_lists_and_positionals(void **state)
 
 static void options_refuse_what_they_do_not_know(void **state)
 {
-	static const struct { char *a, *b; const char *says; } bad[] = {
-		{"--cout", "3", "--cout"}, {"--count", "9", "--count"}, {"--count", "x", "'x'"}, {"--count", NULL, "needs a value"},
-		{"--stream=1", NULL, "takes no value"}, {"-c", "3", "'-c'"}, {"--fraction", "nan", "'nan'"}, {"--no-count", NULL, "--no-count"},
+	static const struct {
+		char *a, *b;
+		const char *says;
+	} bad[] = {
+		{"--cout", "3", "--cout"},
+		{"--count", "9", "--count"},
+		{"--count", "x", "'x'"},
+		{"--count", NULL, "needs a value"},
+		{"--stream=1", NULL, "takes no value"},
+		{"-c", "3", "'-c'"},
+		{"--fraction", "nan", "'nan'"},
+		{"--no-count", NULL, "--no-count"},
 	};
 	for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
 		struct values v = {0};

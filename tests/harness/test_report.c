@@ -121,7 +121,7 @@ static void failures_are_named_by_what_they_mean(void **state)
 static void a_differing_twin_is_said_in_the_headline(void **state)
 {
 	check_headline("{" HEAD "'verdicts':[{'arm':1,'workload':0,'verdict':'neutral','reason':'inconclusive','effect_pct':-3.2,'"
-				"min_effect_pct':2},"
+		       "min_effect_pct':2},"
 		       "{'arm':4,'workload':0,'verdict':'helped','effect_pct':4,'min_effect_pct':2}]," LAUNCHES "}",
 		"graph_max_bs=0 helped: 1.04× the baseline. Noisy: the baseline differs from its own twin by −3.2 %, so no effect "
 		"of this size can "
@@ -273,9 +273,9 @@ static void details_show_commands_launches_and_the_end_of_logs(void **state)
 {
 	struct json *shown = shown_from(
 		"{" HEAD "'machine':{'name':'box-1'},'build':{'program':'verdict-engine','version':'0.1.0','hash':'abc'},'model':{'"
-			 "name':'m.gguf','hash':'d'},"
+		"name':'m.gguf','hash':'d'},"
 		"'verdicts':[" TWIN "],'launches':[{'arm':0,'block':0,'attempt':0,'failure':'none','command':['verdict-engine','"
-				    "serve','--name','a b',''],"
+		"serve','--name','a b',''],"
 		"'total_ns':4200000000,'runs':[{'workload':0,'warmup':0,'voided':0,'output_tps':137.1},{'workload':0,'warmup':0,'"
 		"voided':1,"
 		"'void_reason':'throttled'}]},{'arm':5,'block':0,'attempt':1,'failure':'oom_load','reason':'oom_load: needs 0.31',"

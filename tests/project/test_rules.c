@@ -15,7 +15,9 @@
 #define SOURCE_BYTES_MAX ((size_t)1 << 20)
 
 /* Who may include whom. A folder may always include itself; "kernels" covers its subfolders. */
-static const struct { const char *layer, *may_include[3]; } layers[] = {
+static const struct {
+	const char *layer, *may_include[3];
+} layers[] = {
 	{"base/", {NULL}},
 	{"kernels/", {"base/", NULL}},
 	{"engine/", {"base/", "kernels/", NULL}},
@@ -23,7 +25,9 @@ static const struct { const char *layer, *may_include[3]; } layers[] = {
 };
 
 /* Headers that exactly one module of each program may include. */
-static const struct { const char *header, *homes[3]; } libraries[] = {
+static const struct {
+	const char *header, *homes[3];
+} libraries[] = {
 	{"<jansson.h>", {"base/json.c", NULL}},
 	{"<microhttpd.h>", {"base/http.c", NULL}},
 	{"<pcre2.h>", {"engine/regex.c", NULL}},
@@ -33,11 +37,27 @@ static const struct { const char *header, *homes[3]; } libraries[] = {
 };
 
 static const char *const banned_everywhere[] = {
-	"strcpy", "strcat", "sprintf", "vsprintf", "gets", "strtok", "atoi", "atol", "atof", "sscanf", "system", "popen", "rand", "srand", "alloca",
+	"strcpy",
+	"strcat",
+	"sprintf",
+	"vsprintf",
+	"gets",
+	"strtok",
+	"atoi",
+	"atol",
+	"atof",
+	"sscanf",
+	"system",
+	"popen",
+	"rand",
+	"srand",
+	"alloca",
 };
 
 /* Calls with a home: allowed only in the files listed. */
-static const struct { const char *call, *homes[8]; } homed[] = {
+static const struct {
+	const char *call, *homes[8];
+} homed[] = {
 	{"malloc", {"base/mem.c", NULL}},
 	{"calloc", {"base/mem.c", NULL}},
 	{"realloc", {"base/mem.c", NULL}},
@@ -57,7 +77,8 @@ static const struct { const char *call, *homes[8]; } homed[] = {
 
 typedef void (*source_visitor)(const char *path, const struct text *code, struct text *complaints);
 
-/* Replaces comments, strings and character constants by spaces, keeping newlines, so that prose cannot offend. Include lines keep theirs. */
+/* Replaces comments, strings and character constants by spaces, keeping newlines, so that prose cannot offend. Include lines keep
+ * theirs. */
 static void strip(const struct text *source, struct text *out)
 {
 	const char *s = text_str(source);
@@ -157,7 +178,8 @@ static void check_includes(const char *path, const struct text *code, struct tex
 		snprintf(target, sizeof target, "%.*s", (int)len, name);
 		for (size_t i = 0; i < sizeof libraries / sizeof libraries[0]; i++)
 			if (text_equal(target, libraries[i].header) && !listed(libraries[i].homes, path))
-				text_printf(complaints, "%s:%d: %s belongs to %s alone\n", path, line_of(start, at), target, libraries[i].homes[0]);
+				text_printf(complaints, "%s:%d: %s belongs to %s alone\n", path, line_of(start, at), target,
+					libraries[i].homes[0]);
 		if (target[0] == '"' && !allowed_include(path, target + 1))
 			text_printf(complaints, "%s:%d: this layer must not include %s\n", path, line_of(start, at), target);
 		if (target[0] == '"' && strstr(target, ".c\""))
@@ -175,7 +197,8 @@ static int visit_sources(source_visitor visit, struct text *complaints)
 	assert_non_null(walk);
 	for (FTSENT *entry = fts_read(walk); entry; entry = fts_read(walk)) {
 		const char *dot = strrchr(entry->fts_name, '.');
-		if (entry->fts_info != FTS_F || !dot || (strcmp(dot, ".c") && strcmp(dot, ".h") && strcmp(dot, ".cu") && strcmp(dot, ".cuh")))
+		if (entry->fts_info != FTS_F || !dot ||
+			(strcmp(dot, ".c") && strcmp(dot, ".h") && strcmp(dot, ".cu") && strcmp(dot, ".cuh")))
 			continue;
 		struct text source = {0}, code = {0};
 		struct err err = {0};
@@ -212,7 +235,9 @@ static void banned_calls_are_not_made(void **state)
 static void the_checker_sees_offences_and_ignores_prose(void **state)
 {
 	struct text source = {0}, code = {0}, complaints = {0};
-	text_append_str(&source, "#include \"engine/gguf.h\"\n/* strcpy(a, b) */\nconst char *s = \"atoi(x)\";\nx.free(y); p->exit(1);\nmem_free(z);\n");
+	text_append_str(&source,
+		"#include \"engine/gguf.h\"\n/* strcpy(a, b) */\nconst char *s = \"atoi(x)\";\nx.free(y); "
+		"p->exit(1);\nmem_free(z);\n");
 	strip(&source, &code);
 	check_calls("harness/x.c", &code, &complaints);
 	assert_string_equal(text_str(&complaints), "");
