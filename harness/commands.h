@@ -7,6 +7,7 @@
 #include "base/err.h"
 
 enum status cmd_run(int argc, char **argv, struct err *err);
+enum status cmd_more(int argc, char **argv, struct err *err);
 enum status cmd_bench(int argc, char **argv, struct err *err);
 enum status cmd_check(int argc, char **argv, struct err *err);
 enum status cmd_plan(int argc, char **argv, struct err *err);

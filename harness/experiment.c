@@ -250,7 +250,8 @@ static void hash_experiment(struct experiment *experiment, const char *only)
 	json_set(whole, "document", json_clone(experiment->document));
 	json_set(whole, "workloads", workloads);
 	json_set(whole, "protocol", json_new_string(experiment->protocol.hash));
-	json_set(whole, "only", json_new_string(only));
+	/* Under the name that the arm has, whichever of its names was given. */
+	json_set(whole, "only", json_new_string(only ? experiment->arms[experiment->n_arms - 1].name : NULL));
 	experiment_hash_json(whole, experiment->hash);
 	json_free(whole);
 }
@@ -273,6 +274,7 @@ static void read_all(struct experiment *experiment, struct reader *reader, const
 		experiment_make_quick(experiment);
 	if (reader_ok(reader))
 		hash_experiment(experiment, overrides->only);
+	experiment->protocol.level_looks = experiment->protocol.n_looks;
 }
 
 static enum status apply_settings(struct json **document, const struct experiment_overrides *overrides, struct err *err)
@@ -303,7 +305,7 @@ enum status experiment_parse(const char *bytes, size_t len, const char *source, 
 	overrides = overrides ? overrides : &none;
 	struct experiment *experiment = mem_calloc(1, sizeof *experiment);
 	experiment->range_values = json_new_array();
-	struct reader reader = {bytes, len, source, &experiment->arena, err};
+	struct reader reader = {bytes, len, source, &experiment->arena, err, overrides->recorded_workloads};
 	enum status status = json_parse(bytes, len, source, &experiment->document, err);
 	if (!status)
 		status = apply_settings(&experiment->document, overrides, err);
@@ -329,6 +331,27 @@ enum status experiment_load(
 		status = experiment_parse(text_str(&text), text.len, text_equal(path, "-") ? "<stdin>" : path, overrides, out, err);
 	text_release(&text);
 	return status;
+}
+
+enum status experiment_extend(struct experiment *experiment, int from_blocks, int to_blocks, struct err *err)
+{
+	struct protocol *protocol = &experiment->protocol;
+	int taken = 0;
+	while (taken < protocol->n_looks && protocol->looks[taken] <= from_blocks)
+		taken++;
+	/* A run that ended for want of time was judged where it ended. */
+	bool unplanned = taken == 0 || protocol->looks[taken - 1] < from_blocks;
+	if (taken + unplanned + 1 > EXPERIMENT_LOOKS_MAX)
+		return err_set(err, STATUS_INPUT, "%s was looked at %d times; more looks than %d prove nothing: start it anew",
+			experiment->name, taken + unplanned, EXPERIMENT_LOOKS_MAX);
+	if (unplanned)
+		protocol->looks[taken++] = from_blocks;
+	protocol->looks[taken++] = to_blocks;
+	protocol->n_looks = taken;
+	protocol->level_looks = taken > protocol->level_looks ? taken : protocol->level_looks;
+	protocol->extended_from = from_blocks;
+	protocol->blocks = protocol->max_blocks = to_blocks;
+	return STATUS_OK;
 }
 
 void experiment_release(struct experiment *experiment)

@@ -15,6 +15,8 @@
 #define EXPERIMENT_KNOBS_MAX 32
 #define EXPERIMENT_WORKLOADS_MAX 64
 #define EXPERIMENT_LIMITS_MAX 4
+#define EXPERIMENT_LOOKS_MAX 8
+#define EXPERIMENT_EXTENSIONS_MAX 8
 
 struct string_list {
 	const char **items;
@@ -65,8 +67,11 @@ struct workload {
 struct protocol {
 	int blocks; /* first look; at least 3 for a verdict */
 	int max_blocks;
-	int looks[8];
+	int looks[EXPERIMENT_LOOKS_MAX];
 	int n_looks;
+	int level_looks; /* looks that the level of each is corrected for: those planned, or more when the experiment was extended
+			  */
+	int extended_from; /* blocks there were before the last extension; 0: none. Looks up to there are behind us */
 	uint64_t order_seed;
 	int runs_per_launch;
 	int warmup_requests; /* per slot and workload */
@@ -142,6 +147,7 @@ struct experiment_overrides {
 	size_t n_set; /* "key.path=value" */
 	const char *only; /* arm name or knob=value; baseline and twin always stay */
 	const char *model;
+	const struct json *recorded_workloads; /* rows of a record whose prompts stand for those of files; NULL: files are read */
 };
 
 /* Reads, checks and expands a file. Every error is "FILE:LINE:COL: path: reason", STATUS_INPUT. Release with experiment_release. */
@@ -150,6 +156,10 @@ enum status experiment_load(
 enum status experiment_parse(const char *bytes, size_t len, const char *source, const struct experiment_overrides *overrides,
 	struct experiment **out, struct err *err);
 void experiment_release(struct experiment *experiment);
+
+/* Adds blocks to a finished experiment, of which from_blocks were run: to_blocks in all, and one more look, at the end. The hash
+ * stays. The level of that look counts every look taken so far. STATUS_INPUT: more than EXPERIMENT_LOOKS_MAX looks. Pure. */
+enum status experiment_extend(struct experiment *experiment, int from_blocks, int to_blocks, struct err *err);
 
 /* Everything that makes two loads the same load, prompts included; workload->hash is its hash. Caller frees. */
 struct json *workload_json(const struct workload *workload);

@@ -40,6 +40,7 @@ struct reader {
 	const char *source;
 	struct arena *arena; /* owns every string handed out */
 	struct err *err; /* never NULL; status STATUS_OK until the first complaint */
+	const struct json *recorded_workloads; /* see struct experiment_overrides */
 };
 
 /* A value and where it is. value is NULL when the key is absent. */

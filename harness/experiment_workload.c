@@ -55,6 +55,16 @@ static const char *beside_source(struct reader *reader, const char *path)
 	return reader_print(reader, "%.*s%s", (int)(slash + 1 - reader->source), reader->source, path);
 }
 
+/* The prompts that an experiment was run with, as its record tells them: the file may have changed or gone since. */
+static void take_recorded_prompts(struct workload *workload, struct reader *reader, const struct json *recorded)
+{
+	const struct json *prompts = json_get(json_get(recorded, "document"), "prompts");
+	for (size_t i = 0; i < json_count(prompts); i++)
+		if (json_text(json_at(prompts, i)))
+			string_list_add(reader->arena, &workload->prompts,
+				arena_strndup(reader->arena, json_text(json_at(prompts, i)), json_text_len(json_at(prompts, i))));
+}
+
 static void read_prompt_file(struct workload *workload, const struct place *path)
 {
 	struct reader *reader = path->reader;
@@ -81,7 +91,7 @@ static void read_prompt_file(struct workload *workload, const struct place *path
 	text_release(&text);
 }
 
-static void read_dataset(struct workload *workload, const struct place *dataset)
+static void read_dataset(struct workload *workload, const struct json *recorded, const struct place *dataset)
 {
 	static const char *const kinds[] = {"random_ids", "jsonl", "text", NULL};
 	place_section(dataset, SECTION_DATASET);
@@ -106,7 +116,9 @@ static void read_dataset(struct workload *workload, const struct place *dataset)
 		place_fail(dataset, false, "a dataset of kind jsonl needs a path");
 	if (text_equal(workload->path, "-"))
 		place_fail(&path, false, "prompts cannot come from standard input");
-	if (workload->dataset == DATASET_JSONL && workload->path && reader_ok(dataset->reader))
+	if (workload->dataset == DATASET_JSONL && recorded)
+		take_recorded_prompts(workload, dataset->reader, recorded);
+	else if (workload->dataset == DATASET_JSONL && workload->path && reader_ok(dataset->reader))
 		read_prompt_file(workload, &path);
 	if (workload->dataset == DATASET_TEXT && !workload->prompts.count && prompts.value)
 		place_fail(&prompts, false, "must list at least one prompt");
@@ -198,7 +210,9 @@ static void read_workload(struct experiment *experiment, const struct place *pla
 	place_section(place, SECTION_WORKLOAD);
 	workload.name = place_text(place, "name", NULL);
 	struct place dataset = place_get(place, "dataset");
-	read_dataset(&workload, &dataset);
+	/* Workloads of one object, for each number of its concurrency, share their prompts: those of the first are as good as any.
+	 */
+	read_dataset(&workload, json_at(place->reader->recorded_workloads, (size_t)experiment->n_workloads), &dataset);
 	read_sampling(&workload, place, &dataset);
 	int endpoint = place_choice(place, "endpoint", endpoints, workload.dataset == DATASET_RANDOM_IDS ? 0 : 1);
 	workload.endpoint = endpoints[endpoint];

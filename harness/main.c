@@ -12,6 +12,7 @@ static const struct command {
 	enum status (*run)(int argc, char **argv, struct err *err);
 } commands[] = {
 	{"run", "FILE", "measure an experiment and give verdicts", cmd_run},
+	{"more", "ID", "add blocks to a finished experiment", cmd_more},
 	{"check", "FILE", "is this experiment file fine?", cmd_check},
 	{"plan", "FILE", "what would run, with which commands, for how long", cmd_plan},
 	{"history", "", "verdicts so far, newest first", cmd_history},

@@ -408,6 +408,17 @@ void report_table(const struct json *shown, struct report_style style, struct te
 	}
 }
 
+/* The blocks that every inconclusive setting would have enough with; 0: there is none, or it cannot be told. */
+static int blocks_needed(const struct json *shown)
+{
+	const struct json *verdicts = json_get(shown, "verdicts");
+	double most = 0;
+	for (size_t i = 0; i < json_count(verdicts); i++)
+		if (!is_twin(shown, json_at(verdicts, i)) && reason_starts(json_at(verdicts, i), "inconclusive: about "))
+			most = fmax(most, number_of(json_at(verdicts, i), "needed_blocks"));
+	return (int)ceil(most);
+}
+
 void report_experiment(const struct json *shown, const char *db, struct report_style style, struct text *out)
 {
 	struct text headline = {0};
@@ -415,6 +426,10 @@ void report_experiment(const struct json *shown, const char *db, struct report_s
 	text_printf(out, "%s\n\n", text_str(&headline));
 	text_release(&headline);
 	report_table(shown, style, out);
+	int needed = blocks_needed(shown);
+	if (needed > 0)
+		text_printf(out, "\n%sverdict more %lld --blocks %d adds what the inconclusive settings need%s\n",
+			format_dim(style), (long long)int_of(shown, "experiment_id"), needed, format_plain(style));
 	text_printf(out, "\n%s%s · verdict show %lld for the evidence%s%s\n", format_dim(style), db,
 		(long long)int_of(shown, "experiment_id"),
 		int_of(json_get(shown, "experiment"), "quick") == 1 ? " · quick run: a first look, not a measurement to quote" : "",

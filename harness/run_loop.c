@@ -48,7 +48,7 @@ enum status run_loop_dropped(
 		struct verdict_input input = {.experiment = experiment,
 			.cells = cells->items,
 			.n_cells = cells->count,
-			.n_looks = experiment->protocol.n_looks};
+			.n_looks = experiment->protocol.level_looks};
 		enum status status = verdict_screen(&input, dropped, err);
 		if (status)
 			return status;
@@ -87,7 +87,7 @@ static enum status save_verdicts(
 		status = store_aa_effects(loop->store, loop->experiment_id, loop->machine_hash,
 			experiment->workloads[workload].hash, blocks, aa_effects, AA_EFFECTS_MAX, &n_aa, err);
 		struct verdict_input input = {
-			experiment, cells->items, cells->count, experiment->protocol.n_looks, aa_effects, n_aa};
+			experiment, cells->items, cells->count, experiment->protocol.level_looks, aa_effects, n_aa};
 		if (!status)
 			status = verdict_compute(&input, workload, rows + n_rows, &n, &baseline_failed, baseline_reason, err);
 		n_rows += n;
@@ -195,11 +195,14 @@ static bool is_spent(const struct run_loop *loop, int64_t begin_ns)
 	return budget_s > 0 && (double)(clock_monotonic_ns() - begin_ns) / 1e9 > budget_s;
 }
 
-/* Index of the look that comes after so many blocks; -1: none. */
-static int look_after(const struct protocol *protocol, int blocks)
+/* Index of the look that is to be taken after so many blocks; -1: none. It is behind us when the run went on after it. */
+static int look_after(const struct protocol *protocol, const struct launch_cells *cells, int blocks)
 {
+	for (size_t i = 0; i < cells->count; i++)
+		if (cells->items[i].block >= blocks)
+			return -1;
 	for (int i = 0; i < protocol->n_looks; i++)
-		if (protocol->looks[i] == blocks)
+		if (protocol->looks[i] == blocks && blocks > protocol->extended_from)
 			return i;
 	return -1;
 }
@@ -211,7 +214,7 @@ static enum status run_blocks(struct run_loop *loop, struct launch_cells *cells,
 	for (int block = 0; block < protocol->max_blocks; block++) {
 		enum status status = run_block(loop, block, cells, err);
 		bool is_last = block + 1 == protocol->max_blocks, decided = false;
-		int look = look_after(protocol, block + 1);
+		int look = look_after(protocol, cells, block + 1);
 		if (status && status != STATUS_ANSWER_BAD)
 			return status;
 		if (!status && !is_last && is_spent(loop, begin_ns)) {

@@ -132,6 +132,64 @@ enum status store_save_verdicts(struct store *store, int64_t experiment_id, cons
 	return status ? err_add(err, "saving the verdicts of %s", experiment->name) : STATUS_OK;
 }
 
+static enum status reopen(struct store *store, int64_t experiment_id, struct err *err)
+{
+	struct sql_statement *statement = NULL;
+	bool row = false;
+	enum status status = sql_prepare(store->sql,
+		"UPDATE experiment SET finished_utc_ns = NULL WHERE experiment_id = ? AND finished_utc_ns IS NOT NULL AND imported "
+		"= 0"
+		" RETURNING experiment_id",
+		&statement, err);
+	if (!status) {
+		sql_bind_int(statement, experiment_id);
+		status = sql_step(statement, &row, err);
+	}
+	sql_finish(statement);
+	if (!status && !row)
+		status = err_set(err, STATUS_INPUT,
+			"experiment %lld is not finished, or was not measured here: blocks cannot be added to it",
+			(long long)experiment_id);
+	return status;
+}
+
+enum status store_extend(struct store *store, int64_t experiment_id, struct store_extension extension, struct err *err)
+{
+	enum status status = sql_begin(store->sql, err);
+	if (status)
+		return status;
+	struct json *row = json_new_object();
+	json_set(row, "from_blocks", json_new_integer(extension.from_blocks));
+	json_set(row, "to_blocks", json_new_integer(extension.to_blocks));
+	json_set(row, "time_utc_ns", json_new_integer(clock_realtime_ns()));
+	status = reopen(store, experiment_id, err);
+	if (!status)
+		status = store_insert_extension(store, experiment_id, row, err);
+	json_free(row);
+	return sql_end(store->sql, status, err);
+}
+
+enum status store_extensions(
+	struct store *store, int64_t experiment_id, struct store_extension *out, size_t out_max, size_t *count, struct err *err)
+{
+	struct sql_statement *statement = NULL;
+	bool row = true;
+	*count = 0;
+	enum status status = sql_prepare(store->sql,
+		"SELECT from_blocks, to_blocks FROM extension WHERE experiment_id = ? ORDER BY to_blocks LIMIT ?", &statement, err);
+	if (!status) {
+		sql_bind_int(statement, experiment_id);
+		sql_bind_int(statement, (int64_t)out_max);
+	}
+	while (row && !status) {
+		status = sql_step(statement, &row, err);
+		if (row && !status)
+			out[(*count)++] = (struct store_extension){(int)sql_int(statement, 0), (int)sql_int(statement, 1)};
+	}
+	sql_finish(statement);
+	return status;
+}
+
 /* --- reading back --------------------------------------------------------------------------------------------------- */
 
 /* "SELECT workload, voided, METRIC, LIMIT… FROM run": metric names come from the parser's fixed table, never from outside. */

@@ -70,6 +70,23 @@ enum status store_history(struct store *store, const struct history_filters *fil
  * Caller frees. */
 enum status store_show(struct store *store, int64_t id, struct json **out, struct err *err);
 
+/* The head of a record: experiment, machine, build, model, arms, workloads and extensions, with "experiment_id". id: of an
+ * experiment or one of its verdicts. STATUS_NOT_FOUND. Caller frees. */
+enum status store_head(struct store *store, int64_t id, struct json **out, struct err *err);
+
+/* Blocks that were added to a finished experiment: it had from_blocks, and is to have to_blocks. */
+struct store_extension {
+	int from_blocks, to_blocks;
+};
+
+/* Notes an extension, and that the experiment is not finished any more. STATUS_INPUT: it is not finished yet, or came from
+ * elsewhere. */
+enum status store_extend(struct store *store, int64_t experiment_id, struct store_extension extension, struct err *err);
+
+/* The extensions of an experiment, oldest first. */
+enum status store_extensions(
+	struct store *store, int64_t experiment_id, struct store_extension *out, size_t out_max, size_t *count, struct err *err);
+
 /* The whole record of an experiment, to be imported elsewhere. Caller frees. */
 enum status store_export(struct store *store, int64_t experiment_id, struct json **out, struct err *err);
 

@@ -156,6 +156,11 @@ enum status store_insert_launch(struct store *store, int64_t experiment_id, cons
 	return status;
 }
 
+enum status store_insert_extension(struct store *store, int64_t experiment_id, const struct json *extension, struct err *err)
+{
+	return insert_with_parent(store, "extension", rows_extension, "experiment_id", experiment_id, extension, NULL, err);
+}
+
 /* Id of the verdict of this arm and workload, 0 when there is none. *same: it says what the new one says. */
 static enum status find_verdict(
 	struct store *store, int64_t experiment_id, const struct json *verdict, int64_t *id, bool *same, struct err *err)

@@ -251,6 +251,9 @@ static enum status add_head(struct store *store, struct json *record, int64_t id
 			"SELECT workload, name, hash, document FROM experiment_workload JOIN workload USING (workload_id)"
 			" WHERE experiment_id = ? ORDER BY workload",
 			true},
+		{"extensions",
+			"SELECT from_blocks, to_blocks, time_utc_ns FROM extension WHERE experiment_id = ? ORDER BY to_blocks",
+			true},
 	};
 	enum status status = STATUS_OK;
 	json_set(record, "schema", json_new_string(RECORD_SCHEMA));
@@ -312,6 +315,22 @@ static struct json *keep_row(struct json *rows, int64_t evidence_id)
 	return kept;
 }
 
+enum status store_head(struct store *store, int64_t id, struct json **out, struct err *err)
+{
+	int64_t experiment_id = 0, arm = -1;
+	struct json *record = json_new_object();
+	enum status status = find_verdict(store, id, &experiment_id, &arm, err);
+	if (!status)
+		status = add_head(store, record, experiment_id, err);
+	json_set(record, "experiment_id", json_new_integer(experiment_id));
+	if (status) {
+		json_free(record);
+		record = NULL;
+	}
+	*out = record;
+	return status;
+}
+
 enum status store_show(struct store *store, int64_t id, struct json **out, struct err *err)
 {
 	int64_t experiment_id = 0, arm = -1;
@@ -367,12 +386,16 @@ static enum status is_known(struct store *store, const struct json *record, bool
 
 static enum status insert_record(struct store *store, const struct json *record, struct err *err)
 {
-	const struct json *launches = json_get(record, "launches"), *verdicts = json_get(record, "verdicts");
+	const struct json *launches = json_get(record, "launches"), *verdicts = json_get(record, "verdicts"),
+			  *extensions = json_get(record, "extensions");
 	int64_t experiment_id = 0;
 	enum status status = store_insert_head(store, record, true, &experiment_id, err);
 	for (size_t i = 0; i < json_count(launches) && !status; i++)
 		if (store_insert_launch(store, experiment_id, json_at(launches, i), err))
 			status = err_add(err, "launches[%zu]", i);
+	for (size_t i = 0; i < json_count(extensions) && !status; i++)
+		if (store_insert_extension(store, experiment_id, json_at(extensions, i), err))
+			status = err_add(err, "extensions[%zu]", i);
 	for (size_t i = 0; i < json_count(verdicts) && !status; i++)
 		if (store_put_verdict(store, experiment_id, json_at(verdicts, i), err))
 			status = err_add(err, "verdicts[%zu]", i);

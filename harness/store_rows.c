@@ -24,6 +24,8 @@ const char *const rows_verdict[] = {"verdict_id", "experiment_id", "arm", "workl
 	"arm_metric", "effect_pct", "ci_low_pct", "ci_high_pct", "p", "p_adjusted", "launches", "blocks", "min_effect_pct",
 	"needed_blocks", "std_error_pct", "df", "level", "method", "time_utc_ns", NULL};
 
+const char *const rows_extension[] = {"experiment_id", "from_blocks", "to_blocks", "time_utc_ns", NULL};
+
 const char *const rows_json_columns[] = {"document", "facts", "settings", "changed", "tags", "command", "effective_config",
 	"probes", "fingerprint", "nulls", "events", NULL};
 

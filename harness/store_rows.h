@@ -2,7 +2,7 @@
  *
  * A record is a whole experiment in this form, and what `verdict export` writes and `verdict import` reads:
  *   {"schema": "verdict-record/1", "experiment": {…}, "machine": {…}, "build": {…}, "model": {…}, "arms": […], "workloads": […],
- *    "launches": [{…, "runs": [{…, "requests": […]}]}], "verdicts": […]} */
+ *    "launches": [{…, "runs": [{…, "requests": […]}]}], "extensions": […], "verdicts": […]} */
 #ifndef HARNESS_STORE_ROWS_H
 #define HARNESS_STORE_ROWS_H
 
@@ -11,7 +11,8 @@
 #define RECORD_SCHEMA "verdict-record/1"
 
 /* Columns of each table that a row may carry, NULL-terminated; ids and foreign keys are set by the store. */
-extern const char *const rows_experiment[], *const rows_launch[], *const rows_run[], *const rows_request[], *const rows_verdict[];
+extern const char *const rows_experiment[],
+	*const rows_launch[], *const rows_run[], *const rows_request[], *const rows_verdict[], *const rows_extension[];
 
 /* Columns whose text is JSON. */
 extern const char *const rows_json_columns[];

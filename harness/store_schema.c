@@ -136,7 +136,13 @@ static const char version_1[] =
 	"  WHERE n.knob = v.knob AND n.value IS v.value AND n.machine_hash = v.machine_hash AND n.model_hash = v.model_hash"
 	"  AND n.workload_hash = v.workload_hash AND nb.first_seen_utc_ns > b.first_seen_utc_ns);";
 
-const char *const store_migrations[] = {version_1};
+/* Version 2: blocks that were added to a finished experiment. The look at their end counts in the level of its verdicts. */
+static const char version_2[] =
+	"CREATE TABLE extension (experiment_id INTEGER NOT NULL REFERENCES experiment (experiment_id), from_blocks INTEGER NOT NULL"
+	"  CHECK (from_blocks > 0), to_blocks INTEGER NOT NULL CHECK (to_blocks > from_blocks), time_utc_ns INTEGER NOT NULL,"
+	"  PRIMARY KEY (experiment_id, to_blocks)) STRICT;";
+
+const char *const store_migrations[] = {version_1, version_2};
 const int store_migrations_count = sizeof store_migrations / sizeof store_migrations[0];
 
 static enum status read_number(struct sql *sql, const char *question, int64_t *out, struct err *err)

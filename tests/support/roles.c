@@ -44,6 +44,8 @@ bool support_role(int argc, char **argv, int *code)
 		*code = run_command(cmd_bench, argc, argv);
 	else if (strcmp(argv[1], "run") == 0)
 		*code = run_command(cmd_run, argc, argv);
+	else if (strcmp(argv[1], "more") == 0)
+		*code = run_command(cmd_more, argc, argv);
 	else
 		return false;
 	return true;
