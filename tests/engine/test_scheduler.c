@@ -42,6 +42,7 @@ struct bed {
 struct bed_options {
 	int32_t n_blocks, slots, chunk, draft_rows, queue_max;
 	bool prefix_cache;
+	int32_t logits_max; /* 0: room for a draft of draft_rows in every slot */
 };
 
 static struct bed bed;
@@ -63,7 +64,7 @@ static void set_up(const struct bed_options *options, uint64_t seed)
 		.limits = {.rows_max = options->chunk + rows,
 			.slots_max = options->slots,
 			.blocks_per_slot_max = BLOCKS_PER_SLOT,
-			.logits_max = rows},
+			.logits_max = options->logits_max > 0 ? options->logits_max : rows},
 		.chunk_tokens = options->chunk,
 		.queue_max = options->queue_max,
 		.max_model_len = LENGTH_MAX,
@@ -315,6 +316,26 @@ static void decoding_goes_on_while_a_long_prompt_is_computed(void **state)
 	tear_down();
 }
 
+static void drafts_leave_a_row_for_every_decoding_sequence(void **state)
+{
+	const struct bed_options options = {
+		.n_blocks = 40, .slots = 3, .chunk = 24, .draft_rows = 6, .queue_max = 10, .prefix_cache = true, .logits_max = 5};
+	struct schedule schedule;
+	set_up(&options, 1);
+	for (int32_t i = 0; i < 3; i++)
+		submit(4, 60, 11 * i, STATUS_OK);
+	run_step(&options); /* all three prompts */
+	assert_int_equal(counts().running, 3);
+	offer_drafts(6);
+	scheduler_plan(bed.scheduler, &schedule);
+	assert_int_equal(schedule.n_parts, 3);
+	assert_int_equal(schedule.n_decode_parts, 3);
+	assert_int_equal(schedule.n_logits, 5);
+	assert_int_equal(schedule.parts[0].n_drafts, 2); /* five lines of logits, one for each of the three */
+	assert_int_equal(schedule.parts[1].n_drafts + schedule.parts[2].n_drafts, 0);
+	tear_down();
+}
+
 static void a_cached_prompt_leaves_one_block_to_compute(void **state)
 {
 	const struct bed_options options = {.n_blocks = 40, .slots = 3, .chunk = 64, .queue_max = 10, .prefix_cache = true};
@@ -490,6 +511,7 @@ int main(void)
 		cmocka_unit_test(requests_that_can_never_fit_are_refused_and_block_nobody),
 		cmocka_unit_test(a_full_queue_refuses_and_preempted_ones_do_not_count),
 		cmocka_unit_test(decoding_goes_on_while_a_long_prompt_is_computed),
+		cmocka_unit_test(drafts_leave_a_row_for_every_decoding_sequence),
 		cmocka_unit_test(a_cached_prompt_leaves_one_block_to_compute),
 		cmocka_unit_test(a_prompt_given_up_half_way_leaves_only_finished_blocks),
 		cmocka_unit_test(a_prompt_waits_for_blocks_that_another_prompt_will_need),
