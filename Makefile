@@ -65,7 +65,7 @@ PROGRAMS := $(B)/verdict $(B)/verdict-engine
 
 include kernels/cuda/build.mk
 
-.PHONY: all programs help deps model demo test lint format format-check asan ubsan tsan fuzz bench-cpu install clean results.db
+.PHONY: all programs help deps model demo test test-kills lint format format-check asan ubsan tsan fuzz bench-cpu install clean results.db
 
 all: programs $(if $(filter 1,$(CUDA)),cuda) ## both programs; the GPU side too where nvcc is found
 programs: $(PROGRAMS)
@@ -147,6 +147,10 @@ demo: setup ## the main job: which of four settings helps SmolLM2 on this machin
 test: setup ## every test; closes with "N passed, N failed"
 	@$(MAKE) --no-print-directory -j2 programs test-programs CUDA=0
 	@bash tools/run-tests.sh $(B)
+
+test-kills: setup ## a run killed at 200 random moments (KILLS=N): nothing lost, nothing twice
+	@$(MAKE) --no-print-directory -j2 $(B)/tests/harness/test_kills CUDA=0
+	$(B)/tests/harness/test_kills $(or $(KILLS),200)
 
 .PHONY: test-programs
 test-programs: $(TESTS) $(TOOLS)

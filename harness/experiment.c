@@ -93,6 +93,8 @@ static void read_engine(struct engine_spec *engine, const struct place *root)
 	place_choice(&ready, "probe", probes, 0); /* the only one there is; the key lets a file say so */
 	engine->ready_timeout_s = place_number(&ready, "timeout_s", 0.1, 86400, 300);
 	engine->term_s = place_number(&stop, "term_s", 0, 3600, 15);
+	engine->memory_within_mib = place_number(&stop, "memory_within_mib", 1, 1e9, 512);
+	engine->memory_wait_s = place_number(&stop, "memory_wait_s", 0, 3600, 90);
 }
 
 /* The first look comes after "blocks"; with room for more, one look half-way and one at the end follow. */
@@ -165,10 +167,11 @@ static void read_guards(struct guards *guards, const struct place *root)
 	place_section(&place, SECTION_GUARDS);
 	guards->completed_frac = place_number(&place, "completed_frac", 0, 1, 1);
 	guards->output_len_exact = place_bool(&place, "output_len_exact", true);
-	guards->cached_prompt_frac_max = place_number(&place, "cached_prompt_frac_max", 0, 1, 1);
+	guards->cached_prompt_frac_max = place_number(&place, "cached_prompt_frac_max", 0, 1, -1);
 	struct place fingerprint = place_get(&place, "greedy_fingerprint");
 	place_section(&fingerprint, SECTION_FINGERPRINT);
 	guards->fingerprint_prompts = (int)place_integer(&fingerprint, "prompts", 0, 64, 4);
+	guards->fingerprint_tokens = (int)place_integer(&fingerprint, "tokens", 1, 100000, 0);
 	guards->fingerprint_min_match_frac = place_number(&fingerprint, "min_match_frac", 0, 1, 0.98);
 }
 

@@ -85,8 +85,9 @@ struct protocol {
 struct guards {
 	double completed_frac;
 	bool output_len_exact;
-	double cached_prompt_frac_max;
+	double cached_prompt_frac_max; /* below 0: not said; the dataset decides */
 	int fingerprint_prompts;
+	int fingerprint_tokens; /* asked of the first prompt; 0: as many as the longest answer that is measured */
 	double fingerprint_min_match_frac; /* greedy output against the baseline's */
 };
 
@@ -117,6 +118,7 @@ struct engine_spec {
 	const char *ready_path; /* NULL: the adapter's own */
 	double ready_timeout_s;
 	double term_s;
+	double memory_within_mib, memory_wait_s; /* what may be missing after the engine's end, and how long it may come back */
 	const char *readback_path; /* NULL: the adapter's own, if any */
 	const char *model; /* path or name given to ${MODEL} */
 };

@@ -19,6 +19,8 @@
 #define FLUSH_TIMEOUT_S 10.0
 #define GAP_S_MAX 1.0 /* guess: no scheduler leaves a process out that long unless the machine or a person stopped it */
 #define FINGERPRINT_TIMEOUT_S 120.0
+#define CACHED_RANDOM_FRAC_MAX 0.01 /* guess: a first token that all prompts share, and rounding */
+#define MEMORY_POLL_NS 100000000
 #define END_OF_ENGINE_S 1.0 /* guess: a process that has closed its sockets is reaped within this */
 
 /* ---- recording ---- */
@@ -270,13 +272,22 @@ static void check_lengths(struct measuring *measuring, const struct workload *wo
 			wrong, run->n_requests, got, workload->output_len);
 }
 
+/* Prompts of random tokens share nothing, so whatever comes from a cache is a repeated prompt. Texts may share a template. */
+static double cached_limit(const struct experiment *experiment, const struct workload *workload)
+{
+	double limit = experiment->guards.cached_prompt_frac_max;
+	if (limit >= 0)
+		return limit;
+	return workload->dataset == DATASET_RANDOM_IDS ? CACHED_RANDOM_FRAC_MAX : 1;
+}
+
 static void check_run(struct measuring *measuring, const struct workload *workload, const struct run_result *run)
 {
 	struct run_metrics metrics;
 	check_completed(measuring, run);
 	check_lengths(measuring, workload, run);
 	run_metrics_compute(run, workload->concurrency, &metrics);
-	double limit = measuring->experiment->guards.cached_prompt_frac_max;
+	double limit = cached_limit(measuring->experiment, workload);
 	if (workload->cache == CACHE_COLD && metrics.cached_frac > limit)
 		measuring_fail(measuring, FAILURE_GUARD,
 			"guard: %.1f %% of the prompt tokens came from a cache that should be cold (limit %.1f %%)",
@@ -367,7 +378,10 @@ static enum status take_fingerprint(struct measuring *measuring, struct err *err
 	struct request_style style = measuring_style(measuring);
 	const char *endpoint = measuring->experiment->workloads[0].endpoint;
 	style.chat = strcmp(endpoint, "/v1/chat/completions") == 0;
-	workload_build_fingerprint(prompts, &style, &bodies);
+	int asked = measuring->experiment->guards.fingerprint_tokens;
+	if (asked == 0)
+		asked = workload_fingerprint_tokens(measuring->experiment->workloads, measuring->experiment->n_workloads);
+	workload_build_fingerprint(prompts, asked, &style, &bodies);
 	measuring_enter(measuring, "warmup");
 	struct run_result run = {0};
 	struct client_report report_of_run = {0};
@@ -403,6 +417,28 @@ static enum status run_all(struct measuring *measuring, struct err *err)
 
 /* ---- ending ---- */
 
+/* Memory that outlives its processes would be missing to the next launch, which would be blamed for it. The kernel takes a while to
+ * give back much memory, so it gets one. */
+static void wait_for_memory(struct measuring *measuring)
+{
+	const struct engine_spec *engine = &measuring->experiment->engine;
+	struct launch_result *result = measuring->result;
+	int64_t until_ns = clock_monotonic_ns() + (int64_t)(engine->memory_wait_s * 1e9);
+	while (!result->machine_dirty) {
+		char what[128];
+		struct json *now = measuring->measure->probe->reading();
+		bool held = probe_memory_held(measuring->before, now, engine->memory_within_mib, what);
+		json_free(now);
+		if (!held)
+			return;
+		result->machine_dirty = clock_monotonic_ns() > until_ns || interrupt_check(measuring->measure->interrupt);
+		if (result->machine_dirty)
+			snprintf(result->dirty_reason, sizeof(result->dirty_reason), "%s", what);
+		else
+			clock_sleep_ns(MEMORY_POLL_NS);
+	}
+}
+
 static void stop(struct measuring *measuring)
 {
 	struct launch_result *result = measuring->result;
@@ -414,11 +450,17 @@ static void stop(struct measuring *measuring)
 	result->exit_code = state->exit_code;
 	result->exit_signal = state->exit_signal;
 	result->machine_dirty = state->survivors > 0 || state->guard_lost;
+	if (result->machine_dirty)
+		snprintf(result->dirty_reason, sizeof(result->dirty_reason), "processes of the engine are left");
 	int64_t until_ns = clock_monotonic_ns() + (int64_t)(PORT_FREE_TIMEOUT_S * 1e9);
 	while (!result->machine_dirty && !measuring->measure->runner->port_is_free(measuring->port)) {
 		result->machine_dirty = clock_monotonic_ns() > until_ns;
+		if (result->machine_dirty)
+			snprintf(result->dirty_reason, sizeof(result->dirty_reason), "port %d is still listened on",
+				measuring->port);
 		clock_sleep_ns(10000000);
 	}
+	wait_for_memory(measuring);
 	struct text tail = {0};
 	logring_read_tail(launch_log(measuring->launch), LOG_TAIL_BYTES, &tail);
 	result->log_tail = text_take(&tail);
@@ -440,7 +482,7 @@ enum status measure_launch(const struct measure *measure, int arm, struct launch
 	ASSERT(measuring.target);
 	snprintf(measuring.nonce, sizeof(measuring.nonce), "%016llx%016llx", (unsigned long long)random_entropy(),
 		(unsigned long long)random_entropy());
-	struct json *before = measure->probe->reading();
+	measuring.before = measure->probe->reading();
 	enum status status = STATUS_OK;
 	measuring_enter(&measuring, "launch");
 	if (measuring.target->launches)
@@ -455,7 +497,7 @@ enum status measure_launch(const struct measure *measure, int arm, struct launch
 	out->total_ns = clock_monotonic_ns() - measuring.begin_ns;
 	if (!out->probes)
 		out->probes = json_new_object();
-	json_set(out->probes, "machine", probe_compare(before, measure->probe->reading()));
+	json_set(out->probes, "machine", probe_compare(measuring.before, measure->probe->reading()));
 	text_release(&measuring.model);
 	return status;
 }

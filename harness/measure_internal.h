@@ -20,6 +20,7 @@ struct measuring {
 	int vocabulary;
 	struct launch_result *result;
 	int64_t begin_ns;
+	struct json *before; /* reading of the machine before the launch */
 };
 
 /* Records the failure, unless there is one already. reason begins with the class. */

@@ -145,6 +145,10 @@ static struct json *reading(void)
 	read_field("/proc/meminfo", "MemAvailable", &available);
 	json_set(object, "memory_available_kib",
 		available.len ? json_new_integer(strtoll(text_str(&available), NULL, 10)) : json_new_null());
+	text_clear(&available);
+	read_field("/proc/meminfo", "Shmem", &available);
+	json_set(object, "shared_memory_kib",
+		available.len ? json_new_integer(strtoll(text_str(&available), NULL, 10)) : json_new_null());
 	json_set(object, "load", new_line_of("/proc/loadavg"));
 	json_set(object, "throttle_count", new_throttle_count());
 	add_ticks(object);
@@ -177,6 +181,25 @@ void probe_machine_hash(const struct json *all, char out[65])
 static double difference(const struct json *before, const struct json *after, const char *name)
 {
 	return json_number(json_get(after, name), 0) - json_number(json_get(before, name), 0);
+}
+
+bool probe_memory_held(const struct json *before, const struct json *after, double limit_mib, char what[128])
+{
+	double shared_mib = difference(before, after, "shared_memory_kib") / 1024;
+	if (json_is_number(json_get(before, "shared_memory_kib")) && shared_mib > limit_mib) {
+		snprintf(what, 128, "%.0f MiB of shared memory are left", shared_mib);
+		return true;
+	}
+	const struct json *used_before = json_get(before, "gpu_memory_used_mib"),
+			  *used_after = json_get(after, "gpu_memory_used_mib");
+	for (size_t i = 0; i < json_count(used_before) && i < json_count(used_after); i++) {
+		double held_mib = json_number(json_at(used_after, i), 0) - json_number(json_at(used_before, i), 0);
+		if (held_mib <= limit_mib)
+			continue;
+		snprintf(what, 128, "%.0f MiB of the memory of GPU %zu are still in use", held_mib, i);
+		return true;
+	}
+	return false;
 }
 
 struct json *probe_compare(struct json *before, struct json *after)

@@ -69,6 +69,7 @@ struct launch_result {
 	char reason[512]; /* begins with the class when failed: "oom_load: needs mem_fraction 0.31" */
 	char phase[24]; /* "launch", "ready", "warmup", "run", "stop" */
 	bool machine_dirty; /* the machine did not come back; blame it, not the next candidate */
+	char dirty_reason[128]; /* what is left of it; "" when nothing is */
 	int exit_code, exit_signal; /* -1 where unknown; after our own stop request both say how it stopped */
 	int64_t started_utc_ns, spawn_to_ready_ns, total_ns;
 	uint64_t peak_memory_bytes; /* largest resident set of the process tree seen; 0 unknown */

@@ -135,9 +135,8 @@ static enum status attempt(
 		progress_end(loop->progress, &launch, cell && !run_loop_wants_retry(&loop->experiment->protocol, cell));
 	}
 	if (!status && launch.machine_dirty)
-		status = err_set(err, STATUS_UNAVAILABLE,
-			"the machine did not come back after %s (block %d): processes or the port of the engine are left",
-			loop->experiment->arms[plan->arm].name, plan->block + 1);
+		status = err_set(err, STATUS_UNAVAILABLE, "the machine did not come back after %s (block %d): %s",
+			loop->experiment->arms[plan->arm].name, plan->block + 1, launch.dirty_reason);
 	launch_result_release(&launch);
 	return status;
 }

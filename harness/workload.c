@@ -215,14 +215,22 @@ void workload_build_run(const struct workload *workload, int run, int requests, 
 	}
 }
 
-void workload_build_fingerprint(int prompts, const struct request_style *style, struct request_bodies *out)
+int workload_fingerprint_tokens(const struct workload *workloads, int n_workloads)
+{
+	int tokens = WORKLOAD_FINGERPRINT_TOKENS;
+	for (int i = 0; i < n_workloads; i++)
+		tokens = workloads[i].output_len > tokens ? workloads[i].output_len : tokens;
+	return tokens < WORKLOAD_FINGERPRINT_LONG_TOKENS_MAX ? tokens : WORKLOAD_FINGERPRINT_LONG_TOKENS_MAX;
+}
+
+void workload_build_fingerprint(int prompts, int long_tokens, const struct request_style *style, struct request_bodies *out)
 {
 	struct request_style own = *style;
-	own.max_tokens = WORKLOAD_FINGERPRINT_TOKENS;
 	own.temperature = 0;
 	own.ignore_eos = false;
 	for (int i = 0; i < prompts; i++) {
 		struct text text = {0};
+		own.max_tokens = i == 0 ? long_tokens : WORKLOAD_FINGERPRINT_TOKENS;
 		if (i >= N_FINGERPRINT_PROMPTS)
 			text_printf(&text, "%d. ", i / N_FINGERPRINT_PROMPTS + 1);
 		text_append_str(&text, fingerprint_prompts[i % N_FINGERPRINT_PROMPTS]);

@@ -51,7 +51,14 @@ void workload_build_run(const struct workload *workload, int run, int requests, 
 
 /* The fixed prompts whose greedy answers are compared between arms. */
 #define WORKLOAD_FINGERPRINT_TOKENS 24 /* guess: long enough for a wrong kernel to show, short enough to cost little */
-void workload_build_fingerprint(int prompts, const struct request_style *style, struct request_bodies *out);
+#define WORKLOAD_FINGERPRINT_LONG_TOKENS_MAX 256 /* guess: some seconds of a small engine on a CPU */
+
+/* Tokens of the first fingerprint prompt: as many as the longest answer that is measured, within the two limits above, because some
+ * faults show late (a cache block that is wrong, a loop of a speculative decoder). */
+int workload_fingerprint_tokens(const struct workload *workloads, int n_workloads);
+
+/* The first prompt is asked for long_tokens, the others for WORKLOAD_FINGERPRINT_TOKENS. */
+void workload_build_fingerprint(int prompts, int long_tokens, const struct request_style *style, struct request_bodies *out);
 
 /* One short request for one token: the proof that a server serves. */
 void workload_build_probe(const struct request_style *style, struct request_bodies *out);

@@ -150,16 +150,25 @@ static void fingerprints_are_fixed_greedy_prompts(void **state)
 {
 	struct request_style style = {.temperature = 1};
 	struct request_bodies bodies = {0};
-	workload_build_fingerprint(10, &style, &bodies);
+	workload_build_fingerprint(10, 99, &style, &bodies);
 	assert_int_equal(bodies.count, 10);
 	for (size_t i = 0; i < 10; i++) {
 		struct json *body = parse(&bodies.items[i]);
 		assert_float_equal(json_number(json_get(body, "temperature"), -1), 0, 0);
+		assert_int_equal(json_int(json_get(body, "max_tokens"), 0), i ? WORKLOAD_FINGERPRINT_TOKENS : 99);
 		json_free(body);
 		for (size_t j = 0; j < i; j++)
 			assert_false(same(&bodies.items[i], &bodies.items[j]));
 	}
 	request_bodies_release(&bodies);
+}
+
+static void a_fingerprint_is_as_long_as_what_is_measured_within_limits(void **state)
+{
+	struct workload workloads[] = {{.output_len = 10}, {.output_len = 100}, {.output_len = 1000}};
+	assert_int_equal(workload_fingerprint_tokens(workloads, 1), 24);
+	assert_int_equal(workload_fingerprint_tokens(workloads, 2), 100);
+	assert_int_equal(workload_fingerprint_tokens(workloads, 3), 256);
 }
 
 static void tiny_vocabularies_are_survived(void **state)
@@ -202,6 +211,7 @@ int main(void)
 		cmocka_unit_test(texts_go_as_chat_messages_and_no_two_begin_alike),
 		cmocka_unit_test(manners_of_a_server_are_respected),
 		cmocka_unit_test(fingerprints_are_fixed_greedy_prompts),
+		cmocka_unit_test(a_fingerprint_is_as_long_as_what_is_measured_within_limits),
 		cmocka_unit_test(tiny_vocabularies_are_survived),
 		cmocka_unit_test(made_up_words_are_as_many_as_asked),
 	};

@@ -64,6 +64,13 @@ static void write_environment(const char *path)
 	text_release(&text);
 }
 
+static void leak(const char *path)
+{
+	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	if (fd >= 0 && posix_fallocate(fd, 0, (off_t)STUB_LEAK_BYTES) == 0)
+		close(fd);
+}
+
 bool stub_faults_apply(const struct stub_faults *faults)
 {
 	if (faults->ignore_term)
@@ -72,6 +79,8 @@ bool stub_faults_apply(const struct stub_faults *faults)
 		signal(SIGTERM, kill_self);
 	if (faults->environment_file)
 		write_environment(faults->environment_file);
+	if (faults->leak_file)
+		leak(faults->leak_file);
 	if (faults->flood_bytes > 0)
 		flood(faults->flood_bytes);
 	if (faults->escapee_file)

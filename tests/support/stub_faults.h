@@ -3,6 +3,9 @@
 #define TESTS_SUPPORT_STUB_FAULTS_H
 
 #include <stdbool.h>
+#include <stddef.h>
+
+#define STUB_LEAK_BYTES ((size_t)48 << 20)
 
 struct stub_faults {
 	long long exit_code; /* -1: goes on */
@@ -10,6 +13,7 @@ struct stub_faults {
 	bool ignore_term, kill_self_on_term;
 	const char *escapee_file; /* a descendant that tries to get away writes its pid there */
 	const char *environment_file;
+	const char *leak_file; /* in /dev/shm: filled with STUB_LEAK_BYTES and left behind */
 };
 
 /* False: the process shall end with exit_code. */

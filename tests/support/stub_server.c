@@ -32,6 +32,7 @@ struct stub {
 	bool wrong_text, wrong_nonce, no_usage, config_lies, no_models;
 	const char *transcript, *request_log;
 	const char *dialect; /* which engine's words it uses: "builtin", "vllm", "sglang", "llamacpp" */
+	const char *fraud; /* a way to look better than it is: see has_fraud's callers; "none" */
 	/* Settings, as an engine would have them; they change the speed. */
 	const char *speculation, *allreduce, *model, *host;
 	long long graph_max_bs;
@@ -43,6 +44,11 @@ struct stub {
 	struct text transcript_bytes;
 	struct json *replay;
 };
+
+static bool has_fraud(const struct stub *stub, const char *name)
+{
+	return text_equal(stub->fraud, name);
+}
 
 static bool send_all(int fd, const char *bytes, size_t len)
 {
@@ -116,7 +122,7 @@ static struct json *new_event(bool chat, const char *content, const char *finish
 static struct json *new_usage_event(const struct stub *stub, long long prompt_tokens, long long tokens)
 {
 	struct json *event = json_new_object(), *usage = json_new_object(), *details = json_new_object();
-	json_set(details, "cached_tokens", json_new_integer(stub->cached_tokens));
+	json_set(details, "cached_tokens", json_new_integer(has_fraud(stub, "warm-cache") ? prompt_tokens : stub->cached_tokens));
 	json_set(usage, "prompt_tokens", json_new_integer(prompt_tokens));
 	json_set(usage, "completion_tokens", json_new_integer(tokens));
 	json_set(usage, "prompt_tokens_details", details);
@@ -142,6 +148,8 @@ static double token_ms(const struct stub *stub)
 		ms /= 4;
 	if (text_equal(stub->allreduce, "ref-socket"))
 		ms *= 3;
+	if (has_fraud(stub, "wrong-text") || has_fraud(stub, "one-token") || has_fraud(stub, "warm-cache"))
+		ms /= 2;
 	return ms;
 }
 
@@ -156,40 +164,90 @@ static uint64_t prompt_hash(const struct json *request)
 	return hash;
 }
 
+#define ALTERED_TOKEN 200 /* which token the fraud "one-token" gets wrong */
+#define CHUNK_TOKENS 4 /* of frauds with several tokens in one event */
+
+/* One answer while it is streamed. */
+struct answering {
+	struct stub *stub;
+	int fd;
+	bool chat, continuous;
+	uint64_t hash;
+	long long prompt_tokens, tokens;
+};
+
+/* Sends the tokens from first to before end as one event. Paced from event to event, so that a stall of the machine is one long gap
+ * and not a burst after it. */
+static bool send_tokens(const struct answering *answering, long long first, long long end)
+{
+	const struct stub *stub = answering->stub;
+	struct text words = {0};
+	clock_sleep_ns((int64_t)(token_ms(stub) * 1e6) * (end - first));
+	for (long long i = first; i < end; i++) {
+		bool altered = has_fraud(stub, "one-token") && i == ALTERED_TOKEN;
+		text_printf(&words, " w%u", (unsigned)(hash64_mix(answering->hash + (uint64_t)i) % 1000) + (altered ? 1000 : 0));
+	}
+	struct json *event = new_event(answering->chat, text_str(&words), NULL);
+	text_release(&words);
+	if (answering->continuous) {
+		struct json *usage = json_new_object();
+		json_set(usage, "prompt_tokens", json_new_integer(answering->prompt_tokens));
+		json_set(usage, "completion_tokens", json_new_integer(end));
+		json_set(event, "usage", usage);
+	}
+	return send_event(answering->fd, event);
+}
+
+/* The last events: finish reason, usage and "[DONE]". */
+static void end_answer(const struct answering *answering, long long told_tokens)
+{
+	static const char not_a_number[] = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":8,\"completion_tokens\":NaN}}\n\n";
+	struct stub *stub = answering->stub;
+	bool timings = text_equal(stub->dialect, "llamacpp"), alive = true;
+	struct json *last = new_event(answering->chat, "", "length");
+	if (timings)
+		json_set(last, "timings", new_timings(told_tokens));
+	alive = send_event(answering->fd, last);
+	if (has_fraud(stub, "nan") && told_tokens > 1)
+		alive = alive && send_chunk(answering->fd, not_a_number, sizeof(not_a_number) - 1);
+	else if (alive && !stub->no_usage && !timings)
+		alive = send_event(answering->fd, new_usage_event(stub, answering->prompt_tokens, told_tokens));
+	if (alive && send_chunk(answering->fd, "data: [DONE]\n\n", 14))
+		send_all(answering->fd, "0\r\n\r\n", 5);
+}
+
 static void stream_tokens(struct stub *stub, int fd, const struct json *request, bool chat)
 {
 	long long asked = json_int(json_get(request, "max_tokens"), 16);
-	long long tokens = stub->output_tokens >= 0 && stub->output_tokens < asked ? stub->output_tokens : asked;
 	const struct json *prompt = json_get(request, "prompt");
-	long long prompt_tokens = json_kind_of(prompt) == JSON_KIND_ARRAY ? (long long)json_count(prompt) : 10;
-	uint64_t hash = prompt_hash(request) + (stub->wrong_text ? 1 : 0);
-	bool continuous = json_bool(json_get(json_get(request, "stream_options"), "continuous_usage_stats"), false);
+	bool wrong = stub->wrong_text || has_fraud(stub, "wrong-text");
+	struct answering answering = {.stub = stub,
+		.fd = fd,
+		.chat = chat,
+		.continuous = json_bool(json_get(json_get(request, "stream_options"), "continuous_usage_stats"), false),
+		.hash = prompt_hash(request) + (wrong ? 1 : 0),
+		.prompt_tokens = json_kind_of(prompt) == JSON_KIND_ARRAY ? (long long)json_count(prompt) : 10,
+		.tokens = stub->output_tokens >= 0 && stub->output_tokens < asked ? stub->output_tokens : asked};
+	if (has_fraud(stub, "short-output") || has_fraud(stub, "inflated-usage"))
+		answering.tokens = (answering.tokens + 1) / 2;
+	bool chunked = has_fraud(stub, "chunks") || has_fraud(stub, "chunks-as-tokens");
 	const char *head =
 		"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n";
 	bool alive = send_all(fd, head, strlen(head));
-	/* Paced from token to token, so that a stall of the machine is one long gap and not a burst after it. */
-	for (long long i = 0; i < tokens && alive; i++) {
-		clock_sleep_ns((int64_t)(token_ms(stub) * 1e6));
-		char word[16];
-		snprintf(word, sizeof(word), " w%u", (unsigned)(hash64_mix(hash + (uint64_t)i) % 1000));
-		struct json *event = new_event(chat, word, NULL);
-		if (continuous) {
-			struct json *usage = json_new_object();
-			json_set(usage, "prompt_tokens", json_new_integer(prompt_tokens));
-			json_set(usage, "completion_tokens", json_new_integer(i + 1));
-			json_set(event, "usage", usage);
+	long long events = 0, step = chunked ? CHUNK_TOKENS : 1;
+	for (long long i = 0; i < answering.tokens && alive; i += step, events++) {
+		alive = send_tokens(&answering, i, i + step < answering.tokens ? i + step : answering.tokens);
+		if (has_fraud(stub, "stream-error") && events == 2) {
+			static const char error[] = "data: {\"error\":{\"message\":\"engine stopped\"}}\n\ndata: [DONE]\n\n";
+			send_chunk(fd, error, sizeof(error) - 1);
+			send_all(fd, "0\r\n\r\n", 5);
+			return;
 		}
-		alive = send_event(fd, event);
 	}
-	bool timings = text_equal(stub->dialect, "llamacpp");
-	struct json *last = new_event(chat, "", "length");
-	if (timings)
-		json_set(last, "timings", new_timings(tokens));
-	alive = alive ? send_event(fd, last) : (json_free(last), false);
-	if (alive && !stub->no_usage && !timings)
-		alive = send_event(fd, new_usage_event(stub, prompt_tokens, tokens));
-	if (alive && send_chunk(fd, "data: [DONE]\n\n", 14))
-		send_all(fd, "0\r\n\r\n", 5);
+	if (!alive)
+		return;
+	bool counts_chunks = has_fraud(stub, "chunks-as-tokens"), inflates = has_fraud(stub, "inflated-usage");
+	end_answer(&answering, counts_chunks ? events : inflates ? asked : answering.tokens);
 }
 
 /* The next offset after at where the replay waits or cuts, or the end. */
@@ -274,9 +332,14 @@ static void serve_post(struct stub *stub, int fd, const char *path, const struct
 		long long number = atomic_fetch_add(&stub->completions, 1);
 		if (stub->die_after >= 0 && number >= stub->die_after)
 			raise(SIGKILL);
+		if (has_fraud(stub, "dies-at-once"))
+			raise(SIGABRT);
 		while (stub->hang_after >= 0 && number >= stub->hang_after)
 			clock_sleep_ns(1000 * MS);
-		stream_tokens(stub, fd, request, chat);
+		if (has_fraud(stub, "half-failing") && number % 2 == 1)
+			answer_error(fd, 500, "every second one fails");
+		else
+			stream_tokens(stub, fd, request, chat);
 	}
 	json_free(request);
 }
@@ -449,6 +512,7 @@ int stub_server_run(int argc, char **argv)
 		.allreduce = "shm-flag",
 		.mem_fraction = 0.9,
 		.dialect = "builtin",
+		.fraud = "none",
 		.faults = {.exit_code = -1}};
 	const struct option options[] = {
 		{"port", OPTION_I64, &stub.port, 0, 65535, "N", "0: any"},
@@ -468,6 +532,7 @@ int stub_server_run(int argc, char **argv)
 		{"no-models", OPTION_FLAG, &stub.no_models, 0, 0, NULL, "/v1/models is of no use"},
 		{"config-lies", OPTION_FLAG, &stub.config_lies, 0, 0, NULL, "speculation is reported as off"},
 		{"transcript", OPTION_STRING, &stub.transcript, 0, 0, "FILE", "sent to every completion"},
+		{"fraud", OPTION_STRING, &stub.fraud, 0, 0, "NAME", "looks better than it is"},
 		{"request-log", OPTION_STRING, &stub.request_log, 0, 0, "FILE", "one line per POST"},
 		{"dialect", OPTION_STRING, &stub.dialect, 0, 0, "NAME", "vllm, sglang, llamacpp: their ways of telling things"},
 		{"cuda-graph-max-bs", OPTION_I64, &stub.graph_max_bs, 0, 1e6, "N", "SGLang's name"},
@@ -484,6 +549,7 @@ int stub_server_run(int argc, char **argv)
 		{"kill-self-on-term", OPTION_FLAG, &stub.faults.kill_self_on_term, 0, 0, NULL, "SIGTERM is answered by SIGKILL"},
 		{"escapee", OPTION_STRING, &stub.faults.escapee_file, 0, 0, "FILE",
 			"a double-forked child in its own session that ignores SIGTERM; its pid"},
+		{"leak", OPTION_STRING, &stub.faults.leak_file, 0, 0, "FILE", "shared memory that stays when it ends"},
 		{"environment-file", OPTION_STRING, &stub.faults.environment_file, 0, 0, "FILE",
 			"where the environment is written"},
 	};
