@@ -265,11 +265,10 @@ static enum status record(const struct bench *b, struct bench_row *row, struct k
 	return status != STATUS_OK ? status : end_status;
 }
 
-static enum status measure(const struct bench *b, const struct cpu_limits *limits, struct bench_row *row, struct err *err)
+static enum status measure(const struct bench *b, struct bench_row *row, struct err *err)
 {
 	struct kn_plan *plan = NULL;
 	enum status status;
-	double read, multiply;
 
 	for (int i = 0; i < row->rows; i++) /* before recording: costs depend on them */
 		b->positions[i] = row->rows == 1 ? b->context : i;
@@ -277,10 +276,27 @@ static enum status measure(const struct bench *b, const struct cpu_limits *limit
 	if (status == STATUS_OK)
 		status = time_plan(b, plan, row->part != BENCH_STEP, &row->seconds, err);
 	b->kn->plan_destroy(b->backend, plan);
-	read = row->cost.bytes / limits->read_bytes_per_s;
-	multiply = row->cost.fma_flops / limits->fma_flops_per_s + row->cost.dot16_flops / limits->dot16_flops_per_s;
+	return status;
+}
+
+static void set_share(const struct cpu_limits *limits, struct bench_row *row)
+{
+	double read = row->cost.bytes / limits->read_bytes_per_s;
+	double multiply = row->cost.fma_flops / limits->fma_flops_per_s + row->cost.dot16_flops / limits->dot16_flops_per_s;
+
 	row->bound = read > multiply ? "read" : "multiply";
 	row->share = (read > multiply ? read : multiply) / row->seconds;
+}
+
+/* The better of what was measured so far and now: other programs may disturb a whole measurement. */
+static enum status improve_limits(int threads, struct cpu_limits *limits, struct err *err)
+{
+	struct cpu_limits now;
+	enum status status = cpu_limits_measure(threads, &now, err);
+
+	limits->read_bytes_per_s = fmax(limits->read_bytes_per_s, now.read_bytes_per_s);
+	limits->fma_flops_per_s = fmax(limits->fma_flops_per_s, now.fma_flops_per_s);
+	limits->dot16_flops_per_s = fmax(limits->dot16_flops_per_s, now.dot16_flops_per_s);
 	return status;
 }
 
@@ -303,7 +319,7 @@ static enum status record_cooler(struct bench *b, struct err *err)
 
 static enum status measure_all(struct bench *b, const struct bench_options *options, struct bench_report *out, struct err *err)
 {
-	enum status status = cpu_limits_measure(options->threads, &out->limits, err);
+	enum status status = improve_limits(options->threads, &out->limits, err);
 
 	if (status == STATUS_OK)
 		status = record_cooler(b, err);
@@ -313,8 +329,12 @@ static enum status measure_all(struct bench *b, const struct bench_options *opti
 
 		*row = (struct bench_row){
 			.part = (enum bench_part)(part % BENCH_PARTS), .rows = part < BENCH_PARTS ? b->rows_max : 1};
-		status = measure(b, &out->limits, row, err);
+		status = measure(b, row, err);
 	}
+	if (status == STATUS_OK)
+		status = improve_limits(options->threads, &out->limits, err);
+	for (size_t i = 0; i < out->n_rows; i++)
+		set_share(&out->limits, &out->rows[i]);
 	return status;
 }
 

@@ -11,7 +11,7 @@ struct cpu_limits {
 	double dot16_flops_per_s; /* products of 16-bit integers added in 32 bits, between registers */
 };
 
-/* Best of several passes of some milliseconds each; takes about half a second and 256 MiB of memory. */
+/* Best of several passes of some milliseconds each; takes about two seconds and 256 MiB of memory. */
 enum status cpu_limits_measure(int threads, struct cpu_limits *out, struct err *err);
 
 #endif

@@ -113,6 +113,8 @@ struct micro {
 	float (*run_fma)(int64_t rounds);
 	int32_t (*run_dot16)(int64_t rounds);
 	int fma_per_round, dot16_per_round;
+	/* Reads n bytes, a multiple of 256, to measure the limit; the result as above. */
+	int64_t (*run_read)(const void *memory, int64_t n);
 
 	/* Sum of squares in 16 partial sums by element number modulo 16 (fma), then micro_tree_sum's order. */
 	float (*sum_squares)(const float *x, int64_t n);

@@ -338,6 +338,7 @@ static void avx2_accumulate(const float *weights, int64_t weights_stride, int n_
 }
 
 #define LIMIT_CHAINS 12 /* covers latency 5 with two units */
+#define LIMIT_PREFETCH_BYTES 2048 /* as far as the products of one row prefetch */
 
 static float avx2_run_fma(int64_t rounds)
 {
@@ -373,10 +374,30 @@ static int32_t avx2_run_dot16(int64_t rounds)
 	return _mm256_cvtsi256_si32(sums[0]);
 }
 
+static int64_t avx2_run_read(const void *memory, int64_t n)
+{
+	__m256i sums[8];
+
+	UNROLL
+	for (int k = 0; k < 8; k++)
+		sums[k] = _mm256_setzero_si256();
+	for (const char *at = memory, *end = at + n; at < end; at += 256) {
+		UNROLL
+		for (int k = 0; k < 8; k++) {
+			_mm_prefetch(at + 32 * k + LIMIT_PREFETCH_BYTES, _MM_HINT_T0);
+			sums[k] = _mm256_xor_si256(sums[k], _mm256_loadu_si256((const __m256i *)(at + 32 * k)));
+		}
+	}
+	for (int k = 1; k < 8; k++)
+		sums[0] = _mm256_xor_si256(sums[0], sums[k]);
+	return _mm256_extract_epi64(sums[0], 0);
+}
+
 const struct micro micro_avx2 = {
 	.name = "avx2",
 	.run_fma = avx2_run_fma,
 	.run_dot16 = avx2_run_dot16,
+	.run_read = avx2_run_read,
 	.fma_per_round = LIMIT_CHAINS * 8,
 	.dot16_per_round = LIMIT_CHAINS * 16,
 	.sum_squares = avx2_sum_squares,

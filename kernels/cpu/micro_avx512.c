@@ -290,6 +290,7 @@ static void avx512_accumulate(const float *weights, int64_t weights_stride, int 
 }
 
 #define LIMIT_CHAINS 12 /* covers latency 5 with two units */
+#define LIMIT_PREFETCH_BYTES 2048 /* as far as the products of one row prefetch */
 
 static float avx512_run_fma(int64_t rounds)
 {
@@ -325,10 +326,30 @@ static int32_t avx512_run_dot16(int64_t rounds)
 	return _mm_cvtsi128_si32(_mm512_castsi512_si128(sums[0]));
 }
 
+static int64_t avx512_run_read(const void *memory, int64_t n)
+{
+	__m512i sums[4];
+
+	UNROLL
+	for (int k = 0; k < 4; k++)
+		sums[k] = _mm512_setzero_si512();
+	for (const char *at = memory, *end = at + n; at < end; at += 256) {
+		UNROLL
+		for (int k = 0; k < 4; k++) {
+			_mm_prefetch(at + 64 * k + LIMIT_PREFETCH_BYTES, _MM_HINT_T0);
+			sums[k] = _mm512_xor_si512(sums[k], _mm512_loadu_si512(at + 64 * k));
+		}
+	}
+	for (int k = 1; k < 4; k++)
+		sums[0] = _mm512_xor_si512(sums[0], sums[k]);
+	return _mm_cvtsi128_si64(_mm512_castsi512_si128(sums[0]));
+}
+
 const struct micro micro_avx512 = {
 	.name = "avx512",
 	.run_fma = avx512_run_fma,
 	.run_dot16 = avx512_run_dot16,
+	.run_read = avx512_run_read,
 	.fma_per_round = LIMIT_CHAINS * 16,
 	.dot16_per_round = LIMIT_CHAINS * 32,
 	.sum_squares = avx512_sum_squares,

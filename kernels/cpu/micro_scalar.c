@@ -349,10 +349,21 @@ static micro_multiply *const product_scalar[PANEL_FORMS] = {
 	[PANEL_Q6_K] = scalar_multiply_q6_k,
 };
 
+static int64_t scalar_run_read(const void *memory, int64_t n)
+{
+	const int64_t *words = memory;
+	int64_t sum = 0;
+
+	for (int64_t i = 0; i < n / 8; i++)
+		sum ^= words[i];
+	return sum;
+}
+
 const struct micro micro_scalar = {
 	.name = "scalar",
 	.run_fma = scalar_run_fma,
 	.run_dot16 = scalar_run_dot16,
+	.run_read = scalar_run_read,
 	.fma_per_round = LIMIT_CHAINS,
 	.dot16_per_round = LIMIT_CHAINS,
 	.sum_squares = scalar_sum_squares,
