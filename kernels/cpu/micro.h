@@ -129,15 +129,16 @@ struct micro {
 	/* Rounds n values to f16, nearest even. */
 	void (*to_f16)(const float *x, int64_t n, uint16_t *out);
 
-	/* out[q][t] = scale * sum over d of query[q][d] * keys[d][t] (fma in ascending d from 0) for the 16 tokens of a block. */
-	void (*scores)(const float *const *queries, int n_queries, const void *keys, enum kn_kv_type type, int head_dim,
-		float scale, float *out, int64_t out_stride);
+	/* out[q][t] = scale * sum over d of query[q][d] * keys[d][t] (fma in ascending d from 0) for the 16 tokens of a block.
+	 * Requests the block `ahead` from memory while it works; the same for accumulate. */
+	void (*scores)(const float *const *queries, int n_queries, const void *keys, const void *ahead, enum kn_kv_type type,
+		int head_dim, float scale, float *out, int64_t out_stride);
 	/* Turns n scores into weights, in place, and brings state and the sums made so far to the new maximum. Up to the
 	 * next multiple of 16, weights after n become 0. */
 	void (*softmax)(float *scores, int n, struct softmax_state *state, float *sums, int head_dim);
 	/* sums[q][d] = fma(weights[q][t], values[t][d], sums[q][d]) for t = token_begin .. token_end - 1 in ascending order. */
-	void (*accumulate)(const float *weights, int64_t weights_stride, int n_queries, const void *values, enum kn_kv_type type,
-		int head_dim, int token_begin, int token_end, float *sums, int64_t sums_stride);
+	void (*accumulate)(const float *weights, int64_t weights_stride, int n_queries, const void *values, const void *ahead,
+		enum kn_kv_type type, int head_dim, int token_begin, int token_end, float *sums, int64_t sums_stride);
 };
 
 /* Smallest block magnitude that is quantised: 32767 / it must stay finite with room to spare. */

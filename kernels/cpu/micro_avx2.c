@@ -159,9 +159,16 @@ SPECIALIZED __m256 load_kv(const void *block, int64_t at, const enum kn_kv_type 
 	return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)((const uint16_t *)block + at)));
 }
 
+/* Requests the cache line of an element of a block. One line at a time, between multiplications: the processor drops
+ * requests beyond what it can track. */
+SPECIALIZED void prefetch_kv(const void *block, int64_t at, const enum kn_kv_type type)
+{
+	_mm_prefetch((const char *)block + at * (type == KN_KV_F32 ? 4 : 2), _MM_HINT_T0);
+}
+
 struct score_args {
 	const float *const *queries;
-	const void *keys;
+	const void *keys, *ahead;
 	int head_dim;
 	float scale;
 	float *out;
@@ -176,6 +183,7 @@ SPECIALIZED void score_tile(const struct score_args *args, int first, const enum
 	for (int i = 0; i < 2 * n; i++)
 		acc[i] = _mm256_setzero_ps();
 	for (int d = 0; d < args->head_dim; d++) {
+		prefetch_kv(args->ahead, d * KN_KV_BLOCK_TOKENS, type);
 		__m256 low = load_kv(args->keys, d * KN_KV_BLOCK_TOKENS, type);
 		__m256 high = load_kv(args->keys, d * KN_KV_BLOCK_TOKENS + HALF_ROWS, type);
 
@@ -214,10 +222,10 @@ SPECIALIZED void score_all(const struct score_args *args, int n_queries, const e
 	}
 }
 
-static void avx2_scores(const float *const *queries, int n_queries, const void *keys, enum kn_kv_type type, int head_dim,
-	float scale, float *out, int64_t out_stride)
+static void avx2_scores(const float *const *queries, int n_queries, const void *keys, const void *ahead, enum kn_kv_type type,
+	int head_dim, float scale, float *out, int64_t out_stride)
 {
-	struct score_args args = {queries, keys, head_dim, scale, out, out_stride};
+	struct score_args args = {queries, keys, ahead, head_dim, scale, out, out_stride};
 
 	if (type == KN_KV_F16)
 		score_all(&args, n_queries, KN_KV_F16);
@@ -274,7 +282,7 @@ static void avx2_softmax(float *scores, int n, struct softmax_state *state, floa
 struct accumulate_args {
 	const float *weights;
 	int64_t weights_stride;
-	const void *values;
+	const void *values, *ahead;
 	int head_dim, token_begin, token_end;
 	float *sums;
 	int64_t sums_stride;
@@ -289,6 +297,7 @@ SPECIALIZED void accumulate_tile(const struct accumulate_args *args, int first, 
 		for (int q = 0; q < n; q++)
 			acc[q] = _mm256_loadu_ps(args->sums + (first + q) * args->sums_stride + d);
 		for (int t = args->token_begin; t < args->token_end; t++) {
+			prefetch_kv(args->ahead, (int64_t)t * args->head_dim + d, type);
 			__m256 values = load_kv(args->values, (int64_t)t * args->head_dim + d, type);
 
 			UNROLL
@@ -326,10 +335,10 @@ SPECIALIZED void accumulate_all(const struct accumulate_args *args, int n_querie
 	}
 }
 
-static void avx2_accumulate(const float *weights, int64_t weights_stride, int n_queries, const void *values, enum kn_kv_type type,
-	int head_dim, int token_begin, int token_end, float *sums, int64_t sums_stride)
+static void avx2_accumulate(const float *weights, int64_t weights_stride, int n_queries, const void *values, const void *ahead,
+	enum kn_kv_type type, int head_dim, int token_begin, int token_end, float *sums, int64_t sums_stride)
 {
-	struct accumulate_args args = {weights, weights_stride, values, head_dim, token_begin, token_end, sums, sums_stride};
+	struct accumulate_args args = {weights, weights_stride, values, ahead, head_dim, token_begin, token_end, sums, sums_stride};
 
 	if (type == KN_KV_F16)
 		accumulate_all(&args, n_queries, KN_KV_F16);

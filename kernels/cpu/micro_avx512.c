@@ -130,9 +130,16 @@ SPECIALIZED __m512 load_kv(const void *block, int64_t at, const enum kn_kv_type 
 	return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(lanes, (const uint16_t *)block + at));
 }
 
+/* Requests the cache line of an element of a block. One line at a time, between multiplications: the processor drops
+ * requests beyond what it can track. */
+SPECIALIZED void prefetch_kv(const void *block, int64_t at, const enum kn_kv_type type)
+{
+	_mm_prefetch((const char *)block + at * (type == KN_KV_F32 ? 4 : 2), _MM_HINT_T0);
+}
+
 struct score_args {
 	const float *const *queries;
-	const void *keys;
+	const void *keys, *ahead;
 	int head_dim;
 	float scale;
 	float *out;
@@ -147,6 +154,7 @@ SPECIALIZED void score_tile(const struct score_args *args, int first, const enum
 	for (int q = 0; q < n; q++)
 		acc[q] = _mm512_setzero_ps();
 	for (int d = 0; d < args->head_dim; d++) {
+		prefetch_kv(args->ahead, d * KN_KV_BLOCK_TOKENS, type);
 		__m512 keys = load_kv(args->keys, d * KN_KV_BLOCK_TOKENS, type, 0xffff);
 
 		UNROLL
@@ -182,10 +190,10 @@ SPECIALIZED void score_all(const struct score_args *args, int n_queries, const e
 	}
 }
 
-static void avx512_scores(const float *const *queries, int n_queries, const void *keys, enum kn_kv_type type, int head_dim,
-	float scale, float *out, int64_t out_stride)
+static void avx512_scores(const float *const *queries, int n_queries, const void *keys, const void *ahead, enum kn_kv_type type,
+	int head_dim, float scale, float *out, int64_t out_stride)
 {
-	struct score_args args = {queries, keys, head_dim, scale, out, out_stride};
+	struct score_args args = {queries, keys, ahead, head_dim, scale, out, out_stride};
 
 	if (type == KN_KV_F16)
 		score_all(&args, n_queries, KN_KV_F16);
@@ -225,7 +233,7 @@ static void avx512_softmax(float *scores, int n, struct softmax_state *state, fl
 struct accumulate_args {
 	const float *weights;
 	int64_t weights_stride;
-	const void *values;
+	const void *values, *ahead;
 	int head_dim, token_begin, token_end;
 	float *sums;
 	int64_t sums_stride;
@@ -241,6 +249,7 @@ SPECIALIZED void accumulate_tile(const struct accumulate_args *args, int first, 
 		for (int q = 0; q < n; q++)
 			acc[q] = _mm512_maskz_loadu_ps(lanes, args->sums + (first + q) * args->sums_stride + d);
 		for (int t = args->token_begin; t < args->token_end; t++) {
+			prefetch_kv(args->ahead, (int64_t)t * args->head_dim + d, type);
 			__m512 values = load_kv(args->values, (int64_t)t * args->head_dim + d, type, lanes);
 
 			UNROLL
@@ -278,10 +287,10 @@ SPECIALIZED void accumulate_all(const struct accumulate_args *args, int n_querie
 	}
 }
 
-static void avx512_accumulate(const float *weights, int64_t weights_stride, int n_queries, const void *values, enum kn_kv_type type,
-	int head_dim, int token_begin, int token_end, float *sums, int64_t sums_stride)
+static void avx512_accumulate(const float *weights, int64_t weights_stride, int n_queries, const void *values, const void *ahead,
+	enum kn_kv_type type, int head_dim, int token_begin, int token_end, float *sums, int64_t sums_stride)
 {
-	struct accumulate_args args = {weights, weights_stride, values, head_dim, token_begin, token_end, sums, sums_stride};
+	struct accumulate_args args = {weights, weights_stride, values, ahead, head_dim, token_begin, token_end, sums, sums_stride};
 
 	if (type == KN_KV_F16)
 		accumulate_all(&args, n_queries, KN_KV_F16);

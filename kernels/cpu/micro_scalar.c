@@ -270,8 +270,8 @@ static float load_kv(const void *block, enum kn_kv_type type, int i)
 	return type == KN_KV_F16 ? dtype_f16_to_f32(((const uint16_t *)block)[i]) : ((const float *)block)[i];
 }
 
-static void scalar_scores(const float *const *queries, int n_queries, const void *keys, enum kn_kv_type type, int head_dim,
-	float scale, float *out, int64_t out_stride)
+static void scalar_scores(const float *const *queries, int n_queries, const void *keys, const void *ahead, enum kn_kv_type type,
+	int head_dim, float scale, float *out, int64_t out_stride)
 {
 	for (int q = 0; q < n_queries; q++) {
 		for (int t = 0; t < KN_KV_BLOCK_TOKENS; t++) {
@@ -306,8 +306,8 @@ static void scalar_softmax(float *scores, int n, struct softmax_state *state, fl
 	}
 }
 
-static void scalar_accumulate(const float *weights, int64_t weights_stride, int n_queries, const void *values, enum kn_kv_type type,
-	int head_dim, int token_begin, int token_end, float *sums, int64_t sums_stride)
+static void scalar_accumulate(const float *weights, int64_t weights_stride, int n_queries, const void *values, const void *ahead,
+	enum kn_kv_type type, int head_dim, int token_begin, int token_end, float *sums, int64_t sums_stride)
 {
 	for (int q = 0; q < n_queries; q++)
 		for (int t = token_begin; t < token_end; t++)
