@@ -71,7 +71,7 @@ all: programs $(if $(filter 1,$(CUDA)),cuda) ## both programs; the GPU side too 
 programs: $(PROGRAMS)
 
 help: ## this list
-	@grep -hE '^[a-z0-9_.-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/|/' | awk -F'|' '{printf "  %-14s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9_. -]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/|/' | awk -F'|' '{printf "  %-14s %s\n", $$1, $$2}'
 
 # --- compiling -------------------------------------------------------------------------------------------------------
 
