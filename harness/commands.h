@@ -9,6 +9,7 @@
 enum status cmd_run(int argc, char **argv, struct err *err);
 enum status cmd_more(int argc, char **argv, struct err *err);
 enum status cmd_bench(int argc, char **argv, struct err *err);
+enum status cmd_init(int argc, char **argv, struct err *err);
 enum status cmd_check(int argc, char **argv, struct err *err);
 enum status cmd_plan(int argc, char **argv, struct err *err);
 enum status cmd_history(int argc, char **argv, struct err *err);

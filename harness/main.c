@@ -13,6 +13,7 @@ static const struct command {
 } commands[] = {
 	{"run", "FILE", "measure an experiment and give verdicts", cmd_run},
 	{"more", "ID", "add blocks to a finished experiment", cmd_more},
+	{"init", "-- …", "write a first experiment file for a server command line", cmd_init},
 	{"check", "FILE", "is this experiment file fine?", cmd_check},
 	{"plan", "FILE", "what would run, with which commands, for how long", cmd_plan},
 	{"history", "", "verdicts so far, newest first", cmd_history},

@@ -302,7 +302,8 @@ static void an_empty_folder_of_records_is_fine(void **state)
 
 static void every_command_teaches(void **state)
 {
-	static command *const commands[] = {cmd_check, cmd_plan, cmd_history, cmd_show, cmd_import, cmd_export, cmd_run, cmd_bench};
+	static command *const commands[] = {
+		cmd_check, cmd_plan, cmd_history, cmd_show, cmd_import, cmd_export, cmd_run, cmd_bench, cmd_more, cmd_init};
 	struct fixture *f = *state;
 	for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
 		assert_int_equal(RUN(f, commands[i], "--help"), STATUS_OK);
