@@ -66,6 +66,7 @@ struct http_config http_config_default(void)
 		.body_bytes_max = 4 * 1024 * 1024,
 		.stream_queue_bytes_max = 1024 * 1024,
 		.request_timeout_ms = 120 * 1000,
+		.crowded_timeout_ms = 2000, /* a guess: a request in progress arrives sooner, and probes wait longer */
 		.stall_timeout_s = 60,
 	};
 	return config;
@@ -328,7 +329,10 @@ static void library_log(void *cls, const char *format, va_list args)
  * byte. */
 static void end_overdue(struct http_server *server)
 {
-	int64_t oldest_ns = clock_monotonic_ns() - (int64_t)server->config.request_timeout_ms * 1000000;
+	const struct http_config *config = &server->config;
+	bool crowded = server->n_connections > config->connections_max && config->crowded_timeout_ms < config->request_timeout_ms;
+	int timeout_ms = crowded ? config->crowded_timeout_ms : config->request_timeout_ms;
+	int64_t oldest_ns = clock_monotonic_ns() - (int64_t)timeout_ms * 1000000;
 
 	for (struct http_connection *connection = server->connections; connection; connection = connection->next) {
 		if (connection->waiting_since_ns && connection->waiting_since_ns < oldest_ns)

@@ -8,8 +8,8 @@
  *
  * Every limit has a number in struct http_config. Connections above connections_max are answered 503, above that plus
  * a small reserve they wait in the kernel's backlog; a body above body_bytes_max is answered 413; a request that is not
- * whole within request_timeout_ms of the connection's start or its last answer ends the connection. A client that half-closes its
- * connection while its answer is not ready counts as gone. */
+ * whole within request_timeout_ms (crowded_timeout_ms while there are too many connections) of the connection's start or its last
+ * answer ends the connection. A client that half-closes its connection while its answer is not ready counts as gone. */
 #ifndef BASE_HTTP_H
 #define BASE_HTTP_H
 
@@ -41,6 +41,7 @@ struct http_config {
 	size_t body_bytes_max;
 	size_t stream_queue_bytes_max; /* bytes of one exchange waiting for its reader; above: the reader counts as gone */
 	int request_timeout_ms; /* for a whole request to arrive; also how long an idle connection is kept */
+	int crowded_timeout_ms; /* takes its place while more than connections_max are open, so that idle ones lock nobody out */
 	int stall_timeout_s; /* a client that takes no byte of its answer for so long is dropped */
 	struct http_header headers[HTTP_CONFIG_HEADERS_MAX]; /* sent with every answer; unused names are NULL; copied */
 	http_handler *handle;

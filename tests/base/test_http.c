@@ -531,6 +531,29 @@ static void connections_over_the_limit_get_503(void **state)
 	app_close(app, 1000);
 }
 
+static void crowding_ends_idle_connections(struct http_config *config)
+{
+	config->connections_max = 2;
+	config->crowded_timeout_ms = 100;
+}
+
+/* More than the server takes at all, so that the last ones wait in the kernel's backlog. */
+static void idle_connections_do_not_lock_others_out(void **state)
+{
+	struct app *app = app_open(crowding_ends_idle_connections);
+	struct http_client idle[60];
+	struct http_client_reply reply;
+
+	for (int i = 0; i < 60; i++)
+		assert_true(http_client_open(&idle[i], app->port, 0));
+	assert_true(http_client_once(app->port, "/", NULL, &reply));
+	assert_true(reply.status == 503 || reply.status == 200);
+	http_client_reply_release(&reply);
+	for (int i = 0; i < 60; i++)
+		http_client_close(&idle[i]);
+	app_close(app, 1000);
+}
+
 static void answers_are_counted_by_status(void **state)
 {
 	struct app *app = app_open(NULL);
@@ -692,6 +715,7 @@ int main(void)
 		cmocka_unit_test(malformed_requests_do_not_reach_the_handler),
 		cmocka_unit_test(slow_request_is_cut_off_although_bytes_drip),
 		cmocka_unit_test(connections_over_the_limit_get_503),
+		cmocka_unit_test(idle_connections_do_not_lock_others_out),
 		cmocka_unit_test(answers_are_counted_by_status),
 		cmocka_unit_test(port_in_use_is_named),
 		cmocka_unit_test(port_is_free_again_after_close),
