@@ -12,13 +12,30 @@
 
 #include "base/mem.h"
 
+/* A name that cannot be that of a file is the caller's mistake; all else is the machine's. */
+static enum status status_of_open(int errnum)
+{
+	switch (errnum) {
+	case ENOENT:
+		return STATUS_NOT_FOUND;
+	case EISDIR:
+	case ELOOP:
+	case ENAMETOOLONG:
+	case ENOTDIR:
+		return STATUS_INPUT;
+	default:
+		return STATUS_UNAVAILABLE;
+	}
+}
+
 enum status file_map_open(const char *path, struct file_map *out, struct err *err)
 {
 	enum status status = STATUS_OK;
 	*out = (struct file_map){0};
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	/* Without waiting: opening a FIFO that nobody writes to would never return. */
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	if (fd < 0)
-		return err_set_errno(err, errno == ENOENT ? STATUS_NOT_FOUND : STATUS_UNAVAILABLE, errno, "cannot open '%s'", path);
+		return err_set_errno(err, status_of_open(errno), errno, "cannot open '%s'", path);
 	struct stat info;
 	if (fstat(fd, &info) != 0) {
 		status = err_set_errno(err, STATUS_UNAVAILABLE, errno, "cannot read the size of '%s'", path);
@@ -54,7 +71,7 @@ enum status file_read(const char *path, size_t bytes_max, struct text *out, stru
 	bool is_stdin = strcmp(path, "-") == 0;
 	int fd = is_stdin ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
-		return err_set_errno(err, errno == ENOENT ? STATUS_NOT_FOUND : STATUS_UNAVAILABLE, errno, "cannot open '%s'", path);
+		return err_set_errno(err, status_of_open(errno), errno, "cannot open '%s'", path);
 	char chunk[16384];
 	size_t total = 0;
 	for (;;) {
@@ -62,7 +79,7 @@ enum status file_read(const char *path, size_t bytes_max, struct text *out, stru
 		if (got < 0 && errno == EINTR)
 			continue;
 		if (got < 0) {
-			status = err_set_errno(err, STATUS_UNAVAILABLE, errno, "cannot read '%s'", path);
+			status = err_set_errno(err, status_of_open(errno), errno, "cannot read '%s'", path);
 			break;
 		}
 		if (got == 0)

@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -120,6 +121,14 @@ static void files_are_written_whole_and_read_with_limits(void **state)
 	assert_non_null(strstr(err.text, path));
 	err_clear(&err);
 	assert_int_equal(file_map_open("/tmp", &map, &err), STATUS_INPUT);
+	err_clear(&err);
+	assert_int_equal(mkfifo(path, 0600), 0);
+	assert_int_equal(file_map_open(path, &map, &err), STATUS_INPUT); /* and does not wait for somebody to write to it */
+	unlink(path);
+	err_clear(&err);
+	assert_int_equal(file_read("/tmp", 5, &text, &err), STATUS_INPUT);
+	err_clear(&err);
+	assert_int_equal(file_read("/dev/null/x", 5, &text, &err), STATUS_INPUT);
 	err_clear(&err);
 	assert_int_equal(file_write_atomic("/nonexistent/x", "a", 1, &err), STATUS_UNAVAILABLE);
 	assert_true(file_machine_cpus() >= 1 && file_machine_memory_bytes() > 1 << 20);
