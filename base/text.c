@@ -12,6 +12,8 @@
 #include "base/err.h"
 #include "base/mem.h"
 
+#define WHOLE_MAX 9007199254740992.0 /* 2^53: whole numbers below have one spelling */
+
 static void reserve(struct text *text, size_t more)
 {
 	size_t need;
@@ -159,7 +161,10 @@ void text_format_double(char out[32], double value)
 {
 	pthread_once(&c_locale_once, make_c_locale);
 	locale_t before = uselocale(c_locale);
-	for (int digits = 1; digits <= 17; digits++) {
+	bool whole = fabs(value) < WHOLE_MAX && value == trunc(value); /* 100, not 1e+02 */
+	if (whole)
+		snprintf(out, 32, "%.0f", value);
+	for (int digits = 1; !whole && digits <= 17; digits++) {
 		snprintf(out, 32, "%.*g", digits, value);
 		double back;
 		if (isfinite(value) && text_to_double(out, &back) && back == value)

@@ -33,7 +33,8 @@ bool text_to_i64(const char *str, long long *out);
 bool text_to_u64(const char *str, unsigned long long *out);
 bool text_to_double(const char *str, double *out); /* finite only */
 
-/* Shortest decimal form that reads back as value, locale-independent ("0.85"). Buffer of 32 bytes. */
+/* Shortest decimal form that reads back as value, locale-independent ("0.85"); whole numbers without an exponent ("100").
+ * Buffer of 32 bytes. */
 void text_format_double(char out[32], double value);
 
 bool text_equal(const char *a, const char *b); /* NULL-safe */

@@ -141,7 +141,7 @@ static void read_range(struct matrix *matrix, const struct place *place, struct 
 	}
 	double count = times > 0 ? floor(log(to / from) / log(times) + 1e-9) + 1 : floor((to - from) / step + 1e-9) + 1;
 	if (count > FACTOR_VALUES_MAX) {
-		place_fail(place, false, "the range has %.0f values, more than %d", count, FACTOR_VALUES_MAX);
+		place_fail(place, false, "the range has %.10g values, more than %d", count, FACTOR_VALUES_MAX);
 		return;
 	}
 	bool whole = from == floor(from) && (times > 0 ? times == floor(times) : step == floor(step));
@@ -362,7 +362,7 @@ static void expand_list(struct matrix *matrix, const struct place *list, bool ma
 			if (knob < matrix->n_knobs)
 				settings[knob] = make_value(matrix, settings[knob].knob, json_iterator_value(it));
 		}
-		add_candidate(matrix, &item, make_arm(matrix, settings), place_text(&item, "name", NULL), may_be_excluded);
+		add_candidate(matrix, &item, make_arm(matrix, settings), place_name(&item, NULL), may_be_excluded);
 	}
 }
 
@@ -413,7 +413,7 @@ static void add_baseline(struct matrix *matrix, const struct place *baseline, bo
 	struct experiment *experiment = matrix->experiment;
 	experiment->arms[0] = make_arm(matrix, matrix->base);
 	experiment->arms[0].kind = ARM_BASELINE;
-	experiment->arms[0].name = place_text(baseline, "name", "baseline");
+	experiment->arms[0].name = place_name(baseline, "baseline");
 	experiment->n_arms = 1;
 	if (!twin)
 		return;

@@ -59,6 +59,15 @@ static void numbers_ignore_the_locale(void **state)
 	assert_string_equal(shown, "0.1");
 	text_format_double(shown, 1.0 / 3);
 	assert_true(text_to_double(shown, &d) && d == 1.0 / 3);
+	static const struct {
+		double value;
+		const char *text;
+	} written[] = {
+		{100, "100"}, {-3600000, "-3600000"}, {0, "0"}, {1e15, "1000000000000000"}, {1e300, "1e+300"}, {1e-7, "1e-07"}};
+	for (size_t i = 0; i < sizeof(written) / sizeof(written[0]); i++) {
+		text_format_double(shown, written[i].value);
+		assert_string_equal(shown, written[i].text);
+	}
 	setlocale(LC_ALL, "C");
 }
 
