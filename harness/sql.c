@@ -21,7 +21,7 @@ struct sql_statement {
 static enum status fail(struct sql *sql, struct err *err)
 {
 	int code = sqlite3_errcode(sql->handle);
-	bool refused = code == SQLITE_CONSTRAINT || code == SQLITE_MISMATCH || code == SQLITE_TOOBIG;
+	bool refused = code == SQLITE_CONSTRAINT || code == SQLITE_MISMATCH || code == SQLITE_TOOBIG || code == SQLITE_NOTADB;
 	enum status status = refused ? STATUS_INPUT : STATUS_UNAVAILABLE;
 	err_set(err, status, "database: %s", sqlite3_errmsg(sql->handle));
 	return status;
@@ -32,7 +32,9 @@ enum status sql_open(const char *path, int busy_ms, struct sql **out, struct err
 	struct sql *sql = mem_calloc(1, sizeof *sql);
 	*out = NULL;
 	enum status status = STATUS_OK;
-	if (sqlite3_open_v2(path, &sql->handle, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, NULL) != SQLITE_OK) {
+	if (!*path) { /* to SQLite a database that is thrown away at the end */
+		status = err_set(err, STATUS_INPUT, "a database needs a name");
+	} else if (sqlite3_open_v2(path, &sql->handle, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, NULL) != SQLITE_OK) {
 		status = fail(sql, err);
 	} else {
 		sqlite3_busy_timeout(sql->handle, busy_ms);

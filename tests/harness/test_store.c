@@ -582,8 +582,10 @@ static void a_newer_or_foreign_database_is_refused(void **state)
 	snprintf(text_path, sizeof text_path, "%s/other.db", f->folder);
 	file_write_atomic(text_path, "this is no database, but long enough to be taken for one at first sight", 71, NULL);
 	err_clear(&f->err);
-	assert_int_not_equal(store_open(text_path, &store, &f->err), STATUS_OK);
+	assert_int_equal(store_open(text_path, &store, &f->err), STATUS_INPUT);
 	assert_non_null(strstr(f->err.text, "not a database"));
+	err_clear(&f->err);
+	assert_int_equal(store_open("", &store, &f->err), STATUS_INPUT);
 	err_clear(&f->err);
 	assert_int_not_equal(store_open("/no/such/folder/r.db", &store, &f->err), STATUS_OK);
 }
