@@ -210,7 +210,7 @@ static void read_header(struct experiment *experiment, const struct place *root)
 	static const char *const schemas[] = {"experiment/1", NULL};
 	place_section(root, SECTION_ROOT);
 	place_choice(root, "schema", schemas, 0);
-	experiment->name = place_text(root, "name", NULL);
+	experiment->name = place_name(root, NULL);
 	if (!experiment->name)
 		place_fail(root, false, "a name is needed");
 	struct place hypothesis = place_get(root, "hypothesis");

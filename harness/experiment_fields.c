@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#define NAME_BYTES_MAX 200 /* a guess: longer ones fill a line */
+
 #define KEYS(...) \
 	(const char *const[]) \
 	{ \
@@ -220,6 +222,21 @@ const char *place_text(const struct place *object, const char *key, const char *
 	struct place place = place_get(object, key);
 	const char *text = place_own_text(&place, false);
 	return text ? text : fallback;
+}
+
+const char *place_name(const struct place *object, const char *fallback)
+{
+	struct place place = place_get(object, "name");
+	const char *name = place_own_text(&place, false);
+	if (!name)
+		return fallback;
+	size_t len = strlen(name);
+	for (size_t i = 0; i < len; i++)
+		if ((unsigned char)name[i] < ' ' || name[i] == 0x7f)
+			place_fail(&place, false, "must not contain control characters");
+	if (len > NAME_BYTES_MAX)
+		place_fail(&place, false, "must have at most %d bytes, has %zu", NAME_BYTES_MAX, len);
+	return name;
 }
 
 int place_choice(const struct place *object, const char *key, const char *const *names, int fallback)

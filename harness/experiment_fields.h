@@ -70,6 +70,7 @@ long long place_integer(const struct place *object, const char *key, long long m
 double place_number(const struct place *object, const char *key, double min, double max, double fallback);
 bool place_bool(const struct place *object, const char *key, bool fallback);
 const char *place_text(const struct place *object, const char *key, const char *fallback);
+const char *place_name(const struct place *object, const char *fallback); /* "name", fit to stand in a table */
 int place_choice(const struct place *object, const char *key, const char *const *names, int fallback); /* names NULL-terminated */
 void place_strings(const struct place *object, const char *key, bool may_be_empty, struct string_list *out);
 void place_pairs(const struct place *object, const char *key, struct name_value **out, size_t *count);

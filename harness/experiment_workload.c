@@ -208,7 +208,7 @@ static void read_workload(struct experiment *experiment, const struct place *pla
 	static const char *const caches[] = {"cold", "warm", NULL};
 	struct workload workload = {0};
 	place_section(place, SECTION_WORKLOAD);
-	workload.name = place_text(place, "name", NULL);
+	workload.name = place_name(place, NULL);
 	struct place dataset = place_get(place, "dataset");
 	/* Workloads of one object, for each number of its concurrency, share their prompts: those of the first are as good as any.
 	 */

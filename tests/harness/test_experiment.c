@@ -270,6 +270,8 @@ static void looks_are_derived_or_taken_as_written(void **state)
 }
 
 #define FACTORS "'matrix':{'factors':{'graph_max_bs':[8,0]}}"
+#define TEN "aaaaaaaaaa"
+#define HUNDRED TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN
 
 /* Every line of this table is refused with this complaint: place, path, reason. */
 static const struct {
@@ -283,6 +285,8 @@ static const struct {
 	{"{'name':'', " FACTORS "}", "x.json:1:9: name: must not be empty"},
 	{"{'name':7, " FACTORS "}", "x.json:1:9: name: must be string, is integer"},
 	{"{'name':'a\\u0000b'," FACTORS "}", "x.json:1:9: name: must not contain a NUL character"},
+	{"{'name':'a\\u001b[2J'," FACTORS "}", "x.json:1:9: name: must not contain control characters"},
+	{"{'name':'" HUNDRED HUNDRED "a'," FACTORS "}", "x.json:1:9: name: must have at most 200 bytes, has 201"},
 	{"{'schema':'experiment/2','name':'s'," FACTORS "}",
 		"x.json:1:11: schema: must be one of experiment/1; is \"experiment/2\""},
 	{"{'name':'s'}", "x.json:1:1: matrix: no candidate differs from the baseline"},
