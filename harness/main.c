@@ -19,7 +19,7 @@ static const struct command {
 	{"history", "", "verdicts so far, newest first", cmd_history},
 	{"show", "ID", "everything about one experiment or verdict", cmd_show},
 	{"bench", "URL", "the classic benchmark of a running server", cmd_bench},
-	{"import", "PATH…", "add recorded experiments to a database", cmd_import},
+	{"import", "PATH", "add recorded experiments to a database", cmd_import},
 	{"export", "ID", "print the record of an experiment", cmd_export},
 };
 
