@@ -10,6 +10,8 @@ SAN ?=
 B := build$(if $(SAN),-$(SAN))
 PREFIX ?= /usr/local
 PYTHON ?= python3
+# A Python with llama-cpp-python[server], for test-peers
+PEERS_PYTHON ?= $(PYTHON)
 ifeq ($(origin CC),default)
 CC := gcc
 endif
@@ -65,7 +67,7 @@ PROGRAMS := $(B)/verdict $(B)/verdict-engine
 
 include kernels/cuda/build.mk
 
-.PHONY: all programs help deps model demo test test-kills lint format format-check asan ubsan tsan fuzz bench-cpu install clean results.db
+.PHONY: all programs help deps model demo test test-kills test-peers lint format format-check asan ubsan tsan fuzz bench-cpu install clean results.db
 
 all: programs $(if $(filter 1,$(CUDA)),cuda) ## both programs; the GPU side too where nvcc is found
 programs: $(PROGRAMS)
@@ -151,6 +153,9 @@ test: setup ## every test; closes with "N passed, N failed"
 test-kills: setup ## a run killed at 200 random moments (KILLS=N): nothing lost, nothing twice
 	@$(MAKE) --no-print-directory -j2 $(B)/tests/harness/test_kills CUDA=0
 	$(B)/tests/harness/test_kills $(or $(KILLS),200)
+
+test-peers: programs model ## llama.cpp for real: its settings, and it beside our engine (PEERS_PYTHON has llama-cpp-python[server])
+	@bash tools/test-peers.sh $(B) $(PEERS_PYTHON)
 
 .PHONY: test-programs
 test-programs: $(TESTS) $(TOOLS)

@@ -51,52 +51,6 @@ static const struct metric_name *read_metric(const struct place *object, const s
 	return found ? found : fallback;
 }
 
-static void read_environment(struct engine_spec *engine, const struct place *place)
-{
-	place_pairs(place, "env", &engine->env, &engine->n_env);
-	for (size_t i = 0; i < engine->n_env; i++)
-		if (strchr(engine->env[i].name, '='))
-			place_fail(place, false, "env: a variable's name cannot hold '=': '%s'", engine->env[i].name);
-}
-
-static void read_engine(struct engine_spec *engine, const struct place *root)
-{
-	static const char *const adapters[] = {"builtin", "llamacpp", "vllm", "sglang", "command", "attach", NULL};
-	static const char *const probes[] = {"one_token", NULL};
-	struct place place = place_get(root, "engine");
-	place_section(&place, SECTION_ENGINE);
-	engine->adapter = adapters[place_choice(&place, "adapter", adapters, 0)];
-	const struct target_ops *target = target_by_name(engine->adapter);
-	struct place command = place_get(&place, "command"), url = place_get(&place, "url");
-	place_strings(&place, "command", true, &engine->command);
-	if (command.value && (!engine->command.count || !engine->command.items[0][0]))
-		place_fail(&command, false, "must begin with a program");
-	if (command.value && !target->launches)
-		place_fail(&command, true, "adapter %s launches nothing; it takes a url", engine->adapter);
-	if (!command.value && text_equal(engine->adapter, "command"))
-		place_fail(&place, false, "adapter command needs a command");
-	engine->url = place_text(&place, "url", NULL);
-	if (!engine->url && !target->launches)
-		place_fail(&place, false, "adapter %s needs a url", engine->adapter);
-	if (engine->url && target->launches)
-		place_fail(&url, true, "a url belongs to adapter attach; launched servers get a free port");
-	if (engine->url && !text_starts_with(engine->url, "http://") && !text_starts_with(engine->url, "https://"))
-		place_fail(&url, false, "must begin with http:// or https://");
-	place_pairs(&place, "flags", &engine->flags, &engine->n_flags);
-	read_environment(engine, &place);
-	engine->model = place_text(&place, "model", NULL);
-	engine->readback_path = place_text(&place, "readback", NULL);
-	struct place ready = place_get(&place, "ready"), stop = place_get(&place, "stop");
-	place_section(&ready, SECTION_READY);
-	place_section(&stop, SECTION_STOP);
-	engine->ready_path = place_text(&ready, "path", NULL);
-	place_choice(&ready, "probe", probes, 0); /* the only one there is; the key lets a file say so */
-	engine->ready_timeout_s = place_number(&ready, "timeout_s", 0.1, 86400, 300);
-	engine->term_s = place_number(&stop, "term_s", 0, 3600, 15);
-	engine->memory_within_mib = place_number(&stop, "memory_within_mib", 1, 1e9, 512);
-	engine->memory_wait_s = place_number(&stop, "memory_wait_s", 0, 3600, 90);
-}
-
 /* The first look comes after "blocks"; with room for more, one look half-way and one at the end follow. */
 static void plan_looks(struct protocol *protocol)
 {
@@ -263,7 +217,7 @@ static void read_all(struct experiment *experiment, struct reader *reader, const
 {
 	struct place root = {reader, experiment->document, ""};
 	read_header(experiment, &root);
-	read_engine(&experiment->engine, &root);
+	experiment_read_engines(experiment, &root);
 	read_protocol(&experiment->protocol, &root);
 	read_guards(&experiment->guards, &root);
 	read_rules(&experiment->rules, &root);

@@ -17,6 +17,8 @@
 #define EXPERIMENT_LIMITS_MAX 4
 #define EXPERIMENT_LOOKS_MAX 8
 #define EXPERIMENT_EXTENSIONS_MAX 8
+#define EXPERIMENT_ENGINES_MAX 16
+#define EXPERIMENT_ENGINE_KNOB "engine" /* whose values are the names under "engines" */
 
 struct string_list {
 	const char **items;
@@ -33,12 +35,15 @@ struct knob_value {
 	const char *text;
 };
 
+struct engine_spec;
+
 enum arm_kind { ARM_BASELINE, ARM_AA_TWIN, ARM_CANDIDATE };
 
 struct arm {
 	enum arm_kind kind;
 	const char *name; /* "baseline", "A/A twin", "speculation=ngram", or the given name */
-	struct knob_value *settings; /* every knob with its value, in file order */
+	const struct engine_spec *engine; /* that the knob "engine" names; NULL: the experiment's, see arm_engine */
+	struct knob_value *settings; /* every knob with its value, in file order, then those of its engine alone */
 	size_t n_settings;
 	struct knob_value *changed; /* those that differ from the baseline */
 	size_t n_changed;
@@ -121,6 +126,9 @@ struct engine_spec {
 	double memory_within_mib, memory_wait_s; /* what may be missing after the engine's end, and how long it may come back */
 	const char *readback_path; /* NULL: the adapter's own, if any */
 	const char *model; /* path or name given to ${MODEL} */
+	const char *name; /* its key under "engines"; NULL for "engine" */
+	struct knob_value *params; /* settings of this engine alone */
+	size_t n_params;
 };
 
 struct experiment {
@@ -128,7 +136,9 @@ struct experiment {
 	const char *source; /* file name for messages */
 	const char *name;
 	const char *hypothesis; /* text, or compact JSON when it was an object; NULL when absent */
-	struct engine_spec engine;
+	struct engine_spec engine; /* the baseline's */
+	struct engine_spec engines[EXPERIMENT_ENGINES_MAX]; /* that are compared; none: engine is the only one */
+	size_t n_engines;
 	struct arm arms[EXPERIMENT_ARMS_MAX]; /* baseline first, A/A twin second (when wanted), then candidates in plan order */
 	int n_arms;
 	struct workload workloads[EXPERIMENT_WORKLOADS_MAX];
@@ -151,6 +161,9 @@ struct experiment_overrides {
 	const char *model;
 	const struct json *recorded_workloads; /* rows of a record whose prompts stand for those of files; NULL: files are read */
 };
+
+/* The engine that an arm is launched with. */
+const struct engine_spec *arm_engine(const struct experiment *experiment, const struct arm *arm);
 
 /* Reads, checks and expands a file. Every error is "FILE:LINE:COL: path: reason", STATUS_INPUT. Release with experiment_release. */
 enum status experiment_load(

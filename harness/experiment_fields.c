@@ -14,9 +14,11 @@
 
 const struct experiment_section experiment_sections[SECTION_COUNT] = {
 	[SECTION_ROOT] = {"",
-		KEYS("$schema", "schema", "name", "hypothesis", "engine", "baseline", "matrix", "workloads", "protocol", "guards",
-			"verdict", "tags")},
+		KEYS("$schema", "schema", "name", "hypothesis", "engine", "engines", "baseline", "matrix", "workloads", "protocol",
+			"guards", "verdict", "tags")},
 	[SECTION_ENGINE] = {"engine", KEYS("adapter", "command", "flags", "env", "url", "model", "ready", "stop", "readback")},
+	[SECTION_ENGINES] = {"engines.*",
+		KEYS("adapter", "command", "flags", "env", "url", "model", "ready", "stop", "readback", "params")},
 	[SECTION_READY] = {"engine.ready", KEYS("path", "probe", "timeout_s")},
 	[SECTION_STOP] = {"engine.stop", KEYS("term_s", "memory_within_mib", "memory_wait_s")},
 	[SECTION_BASELINE] = {"baseline", KEYS("name", "params")},

@@ -13,6 +13,7 @@ struct experiment_section {
 enum section_id {
 	SECTION_ROOT,
 	SECTION_ENGINE,
+	SECTION_ENGINES,
 	SECTION_READY,
 	SECTION_STOP,
 	SECTION_BASELINE,

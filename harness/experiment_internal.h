@@ -4,6 +4,21 @@
 
 #include "harness/experiment_fields.h"
 
+/* Reads "engine", or the alternatives under "engines". */
+void experiment_read_engines(struct experiment *experiment, const struct place *root);
+
+/* Complains unless the engine can be given a value of the knob. */
+void experiment_check_switch(const struct place *place, const struct engine_spec *engine, const char *knob);
+
+/* Complains when knob chooses the engine and value is not the name of one. */
+void experiment_check_engine_name(const struct experiment *experiment, const struct place *value, const char *knob);
+
+/* Gives every arm its engine and the settings of that engine alone, and makes the baseline's the experiment's. */
+void experiment_assign_engines(struct experiment *experiment, const struct place *root);
+
+/* How rows and titles show a value; in the arena. */
+const char *experiment_value_text(struct reader *reader, const struct json *value);
+
 /* Expands "baseline" and "matrix" into experiment->arms. Needs experiment->engine. */
 void experiment_read_arms(struct experiment *experiment, const struct place *root);
 

@@ -5,8 +5,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "harness/target.h"
-
 #define GRID_POINTS_MAX 100000 /* enumerated before exclusions; guess: far above what anyone can launch */
 #define FACTOR_VALUES_MAX 4096
 
@@ -27,13 +25,9 @@ struct matrix {
 	bool *exclude_used;
 };
 
-/* The settings of verdict-engine, the only kind of engine whose complete list is known. */
-static const char *const builtin_knobs[] = {"allreduce", "graph_max_bs", "mem_fraction", "speculation", "tp", "threads", "device",
-	"isa", "max_model_len", "max_num_seqs", "chunk_tokens", "queue_max", "prefix_cache", "mem_budget", "kv_type",
-	"rank_timeout_ms", "allreduce_force", "spec_draft_max", "spec_ngram_min", "spec_ngram_max", NULL};
-
 static void check_knob_name(struct matrix *matrix, const struct place *place, const char *knob)
 {
+	const struct experiment *experiment = matrix->experiment;
 	bool fine = isalpha((unsigned char)knob[0]) || knob[0] == '_';
 	for (const char *c = knob; *c; c++)
 		fine = fine && (isalnum((unsigned char)*c) || strchr("_.-", *c));
@@ -42,30 +36,14 @@ static void check_knob_name(struct matrix *matrix, const struct place *place, co
 			knob);
 		return;
 	}
-	const struct engine_spec *engine = &matrix->experiment->engine;
-	for (size_t i = 0; i < engine->n_flags; i++)
-		if (text_equal(engine->flags[i].name, knob))
-			return;
-	const struct target_ops *target = target_by_name(engine->adapter);
-	char flag[64];
-	if (!target->launches) {
-		place_fail(place, true, "adapter %s cannot change a running server's settings; it takes no knobs", engine->adapter);
-	} else if (!target->switch_of(knob, flag)) {
-		place_fail(place, true, "adapter %s needs the flag of knob '%s' in engine.flags", engine->adapter, knob);
-	} else if (text_equal(engine->adapter, "builtin")) {
-		struct text known = {0};
-		bool found = false;
-		for (const char *const *name = builtin_knobs; *name; name++) {
-			found = found || text_equal(*name, knob);
-			text_printf(&known, "%s%s", known.len ? ", " : "", *name);
-		}
-		if (!found)
-			place_fail(place, true, "unknown knob '%s'; the builtin engine has %s", knob, text_str(&known));
-		text_release(&known);
-	}
+	if (!experiment->n_engines)
+		experiment_check_switch(place, &experiment->engine, knob);
+	else if (!text_equal(knob, EXPERIMENT_ENGINE_KNOB))
+		for (size_t i = 0; i < experiment->n_engines; i++)
+			experiment_check_switch(place, &experiment->engines[i], knob);
 }
 
-static const char *value_text(struct reader *reader, const struct json *value)
+const char *experiment_value_text(struct reader *reader, const struct json *value)
 {
 	if (json_kind_of(value) == JSON_KIND_STRING)
 		return reader_print(reader, "%s", json_text(value));
@@ -79,7 +57,7 @@ static const char *value_text(struct reader *reader, const struct json *value)
 
 static struct knob_value make_value(struct matrix *matrix, const char *knob, const struct json *value)
 {
-	return (struct knob_value){knob, value, value_text(matrix->reader, value)};
+	return (struct knob_value){knob, value, experiment_value_text(matrix->reader, value)};
 }
 
 /* Index of the knob, or n_knobs. */
@@ -111,6 +89,7 @@ static void read_baseline(struct matrix *matrix, const struct place *baseline)
 		return;
 	for (void *it = json_first(params.value); it && reader_ok(matrix->reader); it = json_next(params.value, it)) {
 		struct place place = place_get(&params, json_iterator_key(it));
+		experiment_check_engine_name(matrix->experiment, &place, json_iterator_key(it));
 		add_knob(matrix, &place, json_iterator_key(it), place.value);
 	}
 }
@@ -163,8 +142,11 @@ static void read_factor(struct matrix *matrix, const struct place *place, const 
 	} else if (place_is(place, JSON_KIND_ARRAY)) {
 		factor->count = json_count(place->value);
 		factor->values = arena_calloc(matrix->reader->arena, factor->count + 1, sizeof(void *));
-		for (size_t i = 0; i < factor->count; i++)
-			factor->values[i] = json_at(place->value, i);
+		for (size_t i = 0; i < factor->count; i++) {
+			struct place value = place_at(place, i);
+			experiment_check_engine_name(matrix->experiment, &value, knob);
+			factor->values[i] = value.value;
+		}
 	}
 	if (reader_ok(matrix->reader) && (!factor->values || !factor->count || factor->count > FACTOR_VALUES_MAX))
 		place_fail(place, false, "must list from 1 to %d values", FACTOR_VALUES_MAX);
@@ -359,6 +341,8 @@ static void expand_list(struct matrix *matrix, const struct place *list, bool ma
 			return;
 		for (void *it = json_first(item.value); it; it = json_next(item.value, it)) {
 			size_t knob = find_knob(matrix, json_iterator_key(it));
+			struct place value = place_get(&item, json_iterator_key(it));
+			experiment_check_engine_name(matrix->experiment, &value, json_iterator_key(it));
 			if (knob < matrix->n_knobs)
 				settings[knob] = make_value(matrix, settings[knob].knob, json_iterator_value(it));
 		}
@@ -390,7 +374,7 @@ static void report_unused_exclusions(struct matrix *matrix)
 
 static void hash_configuration(const struct experiment *experiment, struct arm *arm)
 {
-	const struct engine_spec *engine = &experiment->engine;
+	const struct engine_spec *engine = arm_engine(experiment, arm);
 	struct json *config = json_new_object(), *command = json_new_array(), *env = json_new_object(),
 		    *settings = json_new_object();
 	for (size_t i = 0; i < engine->command.count; i++)
@@ -455,6 +439,7 @@ void experiment_read_arms(struct experiment *experiment, const struct place *roo
 	if (!reader_ok(root->reader))
 		return;
 	report_unused_exclusions(state);
+	experiment_assign_engines(experiment, root);
 	for (int i = 0; i < experiment->n_arms; i++)
 		hash_configuration(experiment, &experiment->arms[i]);
 }

@@ -83,6 +83,7 @@ struct request_style measuring_style(const struct measuring *measuring)
 {
 	return (struct request_style){
 		.model = measuring->model.len ? text_str(&measuring->model) : NULL,
+		.whole_answer = !measuring->target->counts_in_streams,
 		.continuous_usage = measuring->target->continuous_usage,
 		.no_prompt_cache = measuring->target->per_request_cache,
 	};
@@ -106,7 +107,7 @@ static void last_log_line(const struct text *log, char out[256])
 void measuring_explain_exit(struct measuring *measuring, bool running)
 {
 	/* What the engine said last may still be in the pipe; all of it is here once the guard is done. */
-	const struct launch_state *state = launch_stop(measuring->launch, measuring->experiment->engine.term_s);
+	const struct launch_state *state = launch_stop(measuring->launch, measuring->engine->term_s);
 	struct text log = {0};
 	enum failure failure;
 	char reason[512], line[256];
@@ -165,7 +166,7 @@ static enum status start(struct measuring *measuring, struct err *err)
 static void attach(struct measuring *measuring)
 {
 	struct text url = {0};
-	text_append_str(&url, measuring->experiment->engine.url);
+	text_append_str(&url, measuring->engine->url);
 	while (url.len > 0 && url.data[url.len - 1] == '/')
 		text_truncate(&url, url.len - 1);
 	if (url.len > 3 && strcmp(url.data + url.len - 3, "/v1") == 0)
@@ -421,7 +422,7 @@ static enum status run_all(struct measuring *measuring, struct err *err)
  * give back much memory, so it gets one. */
 static void wait_for_memory(struct measuring *measuring)
 {
-	const struct engine_spec *engine = &measuring->experiment->engine;
+	const struct engine_spec *engine = measuring->engine;
 	struct launch_result *result = measuring->result;
 	int64_t until_ns = clock_monotonic_ns() + (int64_t)(engine->memory_wait_s * 1e9);
 	while (!result->machine_dirty) {
@@ -446,7 +447,7 @@ static void stop(struct measuring *measuring)
 		return;
 	result->peak_memory_bytes = measuring->measure->runner->peak_memory_bytes(measuring->launch);
 	measuring_enter(measuring, "stop");
-	const struct launch_state *state = launch_stop(measuring->launch, measuring->experiment->engine.term_s);
+	const struct launch_state *state = launch_stop(measuring->launch, measuring->engine->term_s);
 	result->exit_code = state->exit_code;
 	result->exit_signal = state->exit_signal;
 	result->machine_dirty = state->survivors > 0 || state->guard_lost;
@@ -471,11 +472,13 @@ static void stop(struct measuring *measuring)
 enum status measure_launch(const struct measure *measure, int arm, struct launch_result *out, struct err *err)
 {
 	const struct experiment *experiment = measure->experiment;
+	const struct engine_spec *engine = arm_engine(experiment, &experiment->arms[arm]);
 	*out = (struct launch_result){.arm = arm, .exit_code = -1, .exit_signal = -1, .started_utc_ns = clock_realtime_ns()};
 	struct measuring measuring = {.measure = measure,
 		.experiment = experiment,
 		.arm = &experiment->arms[arm],
-		.target = target_by_name(experiment->engine.adapter),
+		.engine = engine,
+		.target = target_of_engine(engine),
 		.result = out,
 		.vocabulary = WORKLOAD_VOCABULARY_DEFAULT,
 		.begin_ns = clock_monotonic_ns()};

@@ -11,6 +11,7 @@ struct measuring {
 	const struct measure *measure;
 	const struct experiment *experiment;
 	const struct arm *arm;
+	const struct engine_spec *engine; /* the arm's */
 	const struct target_ops *target;
 	struct launch *launch; /* NULL: attached to a running server */
 	int port;

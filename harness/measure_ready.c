@@ -19,7 +19,7 @@ struct attempt {
 static double seconds_left(const struct measuring *measuring)
 {
 	double spent_s = (double)(clock_monotonic_ns() - measuring->begin_ns) / 1e9;
-	return measuring->experiment->engine.ready_timeout_s - spent_s;
+	return measuring->engine->ready_timeout_s - spent_s;
 }
 
 static void get(struct measuring *measuring, const char *path, double timeout_s, struct client_answer *answer, struct err *err)
@@ -87,7 +87,7 @@ static bool generates(struct measuring *measuring, struct attempt *attempt)
 
 static const char *ready_path(const struct measuring *measuring)
 {
-	const char *path = measuring->experiment->engine.ready_path;
+	const char *path = measuring->engine->ready_path;
 	return path ? path : measuring->target->ready_path;
 }
 
@@ -139,7 +139,7 @@ static void pause_between_tries(struct measuring *measuring)
 
 static void read_back(struct measuring *measuring)
 {
-	const char *path = measuring->experiment->engine.readback_path;
+	const char *path = measuring->engine->readback_path;
 	if (!path)
 		path = measuring->target->readback_path;
 	if (!path)
@@ -181,7 +181,7 @@ enum status measuring_wait_ready(struct measuring *measuring, struct err *err)
 			break;
 		if (seconds_left(measuring) <= 0) {
 			measuring_fail(measuring, FAILURE_READY_TIMEOUT, "ready_timeout: not ready within %g s (%s)",
-				measuring->experiment->engine.ready_timeout_s, attempt.seen);
+				measuring->engine->ready_timeout_s, attempt.seen);
 			return STATUS_OK;
 		}
 		pause_between_tries(measuring);

@@ -24,22 +24,54 @@ static const char *search_path(void)
 	return NULL;
 }
 
-/* A missing program is found out before anything is stored: with it no arm could be launched. */
+/* Path of the program that an engine is launched with; of a server that runs already only the address is known. */
+static enum status find_program(const struct session *session, const struct engine_spec *engine, struct text *out, struct err *err)
+{
+	text_clear(out);
+	if (!target_of_engine(engine)->launches) {
+		text_append_str(out, engine->url);
+		return STATUS_OK;
+	}
+	const char *name = engine->command.count ? engine->command.items[0] : text_str(&session->engine_program);
+	if (!artifact_find_program(name, search_path(), out))
+		return err_set(err, STATUS_UNAVAILABLE, "engine program '%s' does not exist or cannot be run", name);
+	return STATUS_OK;
+}
+
+static void hash_text(const struct text *text, char out[SHA256_HEX_BYTES])
+{
+	struct sha256 sha;
+	uint8_t digest[SHA256_BYTES];
+	sha256_init(&sha);
+	sha256_update(&sha, text_str(text), text->len);
+	sha256_finish(&sha, digest);
+	sha256_hex(digest, out);
+}
+
+/* A missing program is found out before anything is stored: with it no arm could be launched. Where engines are compared, the
+ * hash is of all of them: a result must not be resumed with another build of any. */
 static enum status find_engine(struct session *session, struct err *err)
 {
 	const struct experiment *experiment = session->experiment;
-	const struct engine_spec *engine = &experiment->engine;
 	cmd_builtin_engine(&session->engine_program);
-	if (!target_by_name(engine->adapter)->launches) {
-		/* Whoever answers there is known by its address only. */
-		session->build = (struct build_facts){.program = engine->url, .version = ""};
-		return artifact_hash(engine->url, NULL, session->build.hash, err);
-	}
-	const char *name = engine->command.count ? engine->command.items[0] : text_str(&session->engine_program);
-	if (!artifact_find_program(name, search_path(), &session->engine_found))
-		return err_set(err, STATUS_UNAVAILABLE, "engine program '%s' does not exist or cannot be run", name);
+	enum status status = find_program(session, &experiment->engine, &session->engine_found, err);
 	session->build = (struct build_facts){.program = text_str(&session->engine_found), .version = ""};
-	return artifact_hash(session->build.program, NULL, session->build.hash, err);
+	if (!status)
+		status = artifact_hash(session->build.program, NULL, session->build.hash, err);
+	struct text hashes = {0}, program = {0};
+	for (size_t i = 0; i < experiment->n_engines && !status; i++) {
+		char hash[SHA256_HEX_BYTES];
+		status = find_program(session, &experiment->engines[i], &program, err);
+		if (!status)
+			status = artifact_hash(text_str(&program), NULL, hash, err);
+		if (!status)
+			text_append_str(&hashes, hash);
+	}
+	if (!status && experiment->n_engines)
+		hash_text(&hashes, session->build.hash);
+	text_release(&hashes);
+	text_release(&program);
+	return status;
 }
 
 static enum status find_model(struct session *session, struct err *err)

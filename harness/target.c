@@ -59,6 +59,21 @@ const struct target_ops *target_by_name(const char *name)
 	return NULL;
 }
 
+const struct target_ops *target_of_engine(const struct engine_spec *engine)
+{
+	const struct target_ops *target = target_by_name(engine->adapter);
+	for (size_t i = 0; i < engine->command.count && target == &target_llamacpp; i++)
+		if (text_starts_with(engine->command.items[i], "llama_cpp.server")) /* python -m llama_cpp.server */
+			target = &target_llamacpp_python;
+	return target;
+}
+
+/* The choice among engines is made by launching one of them, not by a switch. */
+static bool chooses_engine(const struct arm *arm, const struct knob_value *setting)
+{
+	return arm->engine && text_equal(setting->knob, EXPERIMENT_ENGINE_KNOB);
+}
+
 void target_value_text(const struct json *value, struct text *out)
 {
 	const char *string = json_text(value);
@@ -73,7 +88,7 @@ static enum status expand(const struct target_launch *launch, const char *word, 
 {
 	while (*word) {
 		if (text_starts_with(word, "${MODEL}")) {
-			const char *model = launch->experiment->engine.model;
+			const char *model = arm_engine(launch->experiment, launch->arm)->model;
 			if (!model)
 				return err_set(err, STATUS_INPUT,
 					"engine.command uses ${MODEL}, but no model is named (engine.model or --model)");
@@ -110,14 +125,17 @@ static bool switch_of_setting(const struct target_ops *ops, const struct engine_
 	return ops->switch_of(knob, name);
 }
 
-static void add_switch(struct string_vector *out, const char *name, const struct json *value)
+static void add_switch(struct string_vector *out, const struct target_ops *ops, const char *name, const struct json *value)
 {
 	struct text text = {0};
 	switch (json_kind_of(value)) {
 	case JSON_KIND_NULL:
 		break;
 	case JSON_KIND_BOOL:
-		if (json_bool(value, false))
+		if (ops->booleans_as_words) {
+			string_vector_add(out, name);
+			string_vector_add(out, json_bool(value, false) ? "true" : "false");
+		} else if (json_bool(value, false))
 			string_vector_add(out, name);
 		else if (text_starts_with(name, "--")) {
 			text_printf(&text, "--no-%s", name + 2);
@@ -153,7 +171,7 @@ static bool mentions_port(const struct engine_spec *engine)
 static enum status add_command(
 	const struct target_launch *launch, const struct target_ops *ops, struct string_vector *out, struct err *err)
 {
-	const struct engine_spec *engine = &launch->experiment->engine;
+	const struct engine_spec *engine = arm_engine(launch->experiment, launch->arm);
 	enum status status = STATUS_OK;
 	if (engine->command.count == 0) {
 		if (ops != &target_builtin)
@@ -179,8 +197,8 @@ static enum status add_command(
 
 enum status target_command(const struct target_launch *launch, struct string_vector *out, struct err *err)
 {
-	const struct engine_spec *engine = &launch->experiment->engine;
-	const struct target_ops *ops = target_by_name(engine->adapter);
+	const struct engine_spec *engine = arm_engine(launch->experiment, launch->arm);
+	const struct target_ops *ops = target_of_engine(engine);
 	if (!ops)
 		return err_set(err, STATUS_INPUT, "unknown adapter '%s'", engine->adapter);
 	if (!ops->launches)
@@ -189,10 +207,12 @@ enum status target_command(const struct target_launch *launch, struct string_vec
 	for (size_t i = 0; i < launch->arm->n_settings && !status; i++) {
 		const struct knob_value *setting = &launch->arm->settings[i];
 		char name[64];
+		if (chooses_engine(launch->arm, setting))
+			continue;
 		if (!switch_of_setting(ops, engine, setting->knob, name))
 			status = err_set(err, STATUS_INPUT, "knob '%s' has no switch: name one in engine.flags", setting->knob);
 		else if (!text_starts_with(name, ENVIRONMENT_SWITCH))
-			add_switch(out, name, setting->value);
+			add_switch(out, ops, name, setting->value);
 	}
 	if (!status && out->count > TARGET_ARGUMENTS_MAX)
 		status = err_set(err, STATUS_INPUT, "arm '%s' needs %zu arguments, at most %d are taken", launch->arm->name,
@@ -202,8 +222,8 @@ enum status target_command(const struct target_launch *launch, struct string_vec
 
 enum status target_environment(const struct target_launch *launch, struct string_vector *out, struct err *err)
 {
-	const struct engine_spec *engine = &launch->experiment->engine;
-	const struct target_ops *ops = target_by_name(engine->adapter);
+	const struct engine_spec *engine = arm_engine(launch->experiment, launch->arm);
+	const struct target_ops *ops = target_of_engine(engine);
 	if (!ops)
 		return err_set(err, STATUS_INPUT, "unknown adapter '%s'", engine->adapter);
 	enum status status = STATUS_OK;
@@ -250,7 +270,8 @@ bool target_settings_active(const struct target_ops *ops, const struct arm *arm,
 {
 	for (size_t i = 0; i < arm->n_settings; i++) {
 		const struct knob_value *setting = &arm->settings[i];
-		if (json_kind_of(setting->value) == JSON_KIND_NULL || text_equal(json_text(setting->value), "auto"))
+		if (json_kind_of(setting->value) == JSON_KIND_NULL || text_equal(json_text(setting->value), "auto") ||
+			chooses_engine(arm, setting))
 			continue;
 		const struct json *effective = ops->effective(config, setting->knob);
 		if (!effective && ops->identity != TARGET_IDENTITY_NONCE)

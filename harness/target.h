@@ -58,6 +58,8 @@ struct target_ops {
 	const char *flush_path; /* empties the prefix cache; NULL: there is no such call */
 	enum target_identity identity;
 	bool continuous_usage; /* understands stream_options.continuous_usage_stats */
+	bool counts_in_streams; /* false: only a whole answer tells its token counts, so none is streamed */
+	bool booleans_as_words; /* "--x true", not "--x" and "--no-x" */
 	bool per_request_cache; /* understands cache_prompt: false, which keeps a request from reusing a prefix */
 
 	/* Adds host and port arguments when the command does not mention ${PORT}. */
@@ -71,10 +73,14 @@ struct target_ops {
 	bool (*explain)(const char *log, bool running, enum failure *failure, char reason[512]);
 };
 
-extern const struct target_ops target_builtin, target_llamacpp, target_vllm, target_sglang, target_command_line, target_attach;
+extern const struct target_ops target_builtin, target_llamacpp, target_llamacpp_python, target_vllm, target_sglang,
+	target_command_line, target_attach;
 
 /* NULL when there is no such adapter. */
 const struct target_ops *target_by_name(const char *name);
+
+/* The kind of an engine by its adapter and command: llama.cpp has two servers with switches of their own. NULL as above. */
+const struct target_ops *target_of_engine(const struct engine_spec *engine);
 
 /* Compares every setting of the arm with the read-back document. True when nothing contradicts it: "auto" agrees with everything,
  * numbers compare as numbers, a knob that the document does not tell is not held against the engine, unless the adapter promises

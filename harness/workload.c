@@ -90,7 +90,7 @@ static const char *const fingerprint_prompts[] = {
 
 static struct json *new_body(const struct request_style *style)
 {
-	struct json *body = json_new_object(), *stream_options = json_new_object();
+	struct json *body = json_new_object();
 	if (style->model)
 		json_set(body, "model", json_new_string(style->model));
 	json_set(body, "max_tokens", json_new_integer(style->max_tokens));
@@ -101,7 +101,10 @@ static struct json *new_body(const struct request_style *style)
 		json_set(body, "ignore_eos", json_new_bool(true));
 	if (style->no_prompt_cache)
 		json_set(body, "cache_prompt", json_new_bool(false));
-	json_set(body, "stream", json_new_bool(true));
+	json_set(body, "stream", json_new_bool(!style->whole_answer));
+	if (style->whole_answer)
+		return body;
+	struct json *stream_options = json_new_object();
 	json_set(stream_options, "include_usage", json_new_bool(true));
 	if (style->continuous_usage)
 		json_set(stream_options, "continuous_usage_stats", json_new_bool(true));

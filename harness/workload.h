@@ -19,6 +19,7 @@ struct request_style {
 	double temperature;
 	uint64_t seed; /* sent when temperature is above 0 */
 	bool ignore_eos; /* sent when true */
+	bool whole_answer; /* asks for one document instead of a stream */
 	bool continuous_usage; /* asks for counts in every event */
 	bool no_prompt_cache; /* sends cache_prompt: false */
 };

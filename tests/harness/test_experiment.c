@@ -47,6 +47,28 @@ static void the_smallest_file_gets_sensible_defaults(void **state)
 	experiment_release(e);
 }
 
+#define ENGINES \
+	"'engine':{'model':'m'},'engines':{'a':{'params':{'tp':2}},'b':{'adapter':'command','command':['x'],'flags':{'threads':'-" \
+	"t'}}}"
+
+static void engines_are_values_of_a_knob(void **state)
+{
+	struct experiment *e = experiment_from_text("{'name':'s'," ENGINES ",'baseline':{'params':{'engine':'b','threads':1}},"
+						    "'matrix':{'factors':{'engine':['b','a'],'threads':[1,2]}}}");
+	assert_int_equal(e->n_arms, 4);
+	assert_string_equal(e->engine.name, "b");
+	assert_string_equal(e->engine.model, "m");
+	assert_string_equal(arm_engine(e, &e->arms[1])->adapter, "command");
+	assert_string_equal(e->arms[0].config_hash, e->arms[1].config_hash);
+	const struct arm *other = arm_named(e, "engine=a");
+	assert_string_equal(arm_engine(e, other)->adapter, "builtin");
+	assert_int_equal(other->n_changed, 1);
+	assert_int_equal(other->n_settings, 3);
+	assert_string_equal(other->settings[2].knob, "tp");
+	assert_int_equal(arm_named(e, "threads=2")->n_settings, 2);
+	experiment_release(e);
+}
+
 static void one_factor_at_a_time_changes_one_knob_in_each_arm(void **state)
 {
 	struct experiment *e = experiment_from_text(
@@ -309,6 +331,20 @@ static const struct {
 	{"{'name':'s','engine':{'adapter':'tgi'}," FACTORS "}",
 		"x.json:1:33: engine.adapter: must be one of builtin, llamacpp, vllm, sglang, command, attach"},
 	{"{'name':'s','engine':{'url':'http://h'}," FACTORS "}", "engine.url: a url belongs to adapter attach"},
+	{"{'name':'s'," ENGINES "," FACTORS "}", "matrix.factors.graph_max_bs: adapter command needs the flag of knob"},
+	{"{'name':'s'," ENGINES ",'matrix':{'factors':{'threads':[1,2]}}}", "engines: no knob \"engine\" chooses among them"},
+	{"{'name':'s'," ENGINES ",'matrix':{'factors':{'engine':['a','c']}}}",
+		"x.json:1:174: matrix.factors.engine[1]: must be a name under \"engines\": a, b"},
+	{"{'name':'s'," ENGINES ",'matrix':{'factors':{'engine':['a','b'],'tp':[1,2]}}}",
+		"matrix.factors.tp: adapter command needs"},
+	{"{'name':'s','engine':{'adapter':'builtin'},'engines':{'a':{}},'matrix':{'factors':{'engine':['a']}}}",
+		"engine: beside \"engines\" only a model"},
+	{"{'name':'s','engines':{'a':{'params':{'k':1}}},'matrix':{'factors':{'engine':['a']}}}",
+		"x.json:1:39: engines.a.params.k: unknown knob 'k'"},
+	{"{'name':'s','engines':{'a':{'params':{'tp':1}},'b':{}},'matrix':{'factors':{'engine':['a','b'],'tp':[1,2]}}}",
+		"engines: a.params.tp is a knob of the whole experiment already"},
+	{"{'name':'s','engines':{},'matrix':{'factors':{'engine':['a']}}}", "engines: must name from 1 to 16"},
+	{"{'name':'s','engines':{'a':1},'matrix':{'factors':{'engine':['a']}}}", "engines.a: must be object"},
 	{"{'name':'s','engine':{'command':[]}," FACTORS "}", "engine.command: must begin with a program"},
 	{"{'name':'s','engine':{'command':['x',1]}," FACTORS "}", "x.json:1:38: engine.command[1]: must be string, is integer"},
 	{"{'name':'s','engine':{'ready':{'probe':'none'}}," FACTORS "}", "engine.ready.probe: must be one of one_token"},
@@ -578,6 +614,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(the_smallest_file_gets_sensible_defaults),
+		cmocka_unit_test(engines_are_values_of_a_knob),
 		cmocka_unit_test(one_factor_at_a_time_changes_one_knob_in_each_arm),
 		cmocka_unit_test(a_grid_is_the_product_without_the_baselines_point),
 		cmocka_unit_test(tests_times_concurrencies_give_one_workload_each),

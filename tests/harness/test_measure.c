@@ -326,6 +326,60 @@ static void other_engines_are_driven_by_their_own_names_and_words(void **state)
 	}
 }
 
+static void an_engine_that_counts_in_whole_answers_is_asked_for_those(void **state)
+{
+	/* The word that tells the Python front of llama.cpp from its C++ server. */
+	const char *stub[] = {"--dialect", "llamacpp", "llama_cpp.server", NULL};
+	struct launch_result result;
+	measure_arm(&(struct stub_experiment){.adapter = "llamacpp",
+			    .stub = stub,
+			    .baseline = "{\"threads\": 1}",
+			    .matrix = "{\"factors\": {\"threads\": [1, 2]}, \"aa_twin\": false}"},
+		0, &result);
+	assert_string_equal(result.reason, "");
+	assert_non_null(strstr(result.command, "--n_threads\",\"1\""));
+	const struct request_result *request = &result.runs[1].requests[0];
+	assert_int_equal(request->completion_tokens, 12);
+	assert_int_equal(request->flags, REQUEST_NOT_STREAMED);
+	assert_int_equal(request->first_token_ns, 0);
+	struct run_metrics metrics;
+	run_metrics_compute(&result.runs[1], 2, &metrics);
+	assert_true(metrics.output_tps > 0 && isnan(metrics.ttft_ms_p50));
+	launch_result_release(&result);
+}
+
+static void arms_of_one_experiment_can_be_different_engines(void **state)
+{
+	struct text text = {0};
+	text_printf(&text,
+		"{\"name\": \"e\", \"engines\": {"
+		"\"a\": {\"adapter\": \"vllm\", \"command\": [\"%s\", \"stub-server\", \"--dialect\", \"vllm\"]},"
+		"\"b\": {\"adapter\": \"builtin\", \"command\": [\"%s\", \"stub-server\"], \"params\": {\"speculation\": "
+		"\"ngram\"}}},"
+		"\"matrix\": {\"factors\": {\"engine\": [\"a\", \"b\"]}, \"aa_twin\": false},"
+		"\"workloads\": [{\"name\": \"w\", \"concurrency\": 1, \"requests\": 1, \"sampling\": {\"max_tokens\": 4}}],"
+		"\"protocol\": {\"blocks\": 1, \"runs_per_launch\": 1}, \"guards\": {\"greedy_fingerprint\": {\"prompts\": 0}}}",
+		support_program(), support_program());
+	struct fixture fixture;
+	struct launch_result result;
+	struct err err = {0};
+	set_up(&fixture, &(struct stub_experiment){0});
+	experiment_release(fixture.experiment);
+	if (experiment_parse(text.data, text.len, "e.json", NULL, &fixture.experiment, &err))
+		fail_msg("%s", err.text);
+	fixture.measure.experiment = fixture.experiment;
+	for (int arm = 0; arm < 2; arm++) {
+		assert_int_equal(measure_launch(&fixture.measure, arm, &result, NULL), STATUS_OK);
+		assert_string_equal(result.reason, "");
+		assert_true(arm == 1 ? strstr(result.command, "\"--speculation\",\"ngram\"") != NULL
+				     : strstr(result.command, "speculation") == NULL);
+		assert_true((result.effective_config != NULL) == (arm == 1));
+		launch_result_release(&result);
+	}
+	text_release(&text);
+	tear_down(&fixture);
+}
+
 static void what_other_engines_say_is_a_failure_class(void **state)
 {
 	const char *vllm[] = {"--dialect", "vllm", NULL}, *sglang[] = {"--dialect", "sglang", "--config-lies", NULL};
@@ -420,6 +474,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(an_attached_server_is_measured_and_left_alone),
 		cmocka_unit_test(a_command_adapter_proves_identity_by_the_socket),
 		cmocka_unit_test(other_engines_are_driven_by_their_own_names_and_words),
+		cmocka_unit_test(an_engine_that_counts_in_whole_answers_is_asked_for_those),
+		cmocka_unit_test(arms_of_one_experiment_can_be_different_engines),
 		cmocka_unit_test(what_other_engines_say_is_a_failure_class),
 		cmocka_unit_test(a_port_that_does_not_come_back_makes_the_machine_dirty_and_blames_nobody),
 		cmocka_unit_test(real_text_goes_to_the_chat_endpoint),

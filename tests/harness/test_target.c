@@ -117,6 +117,11 @@ static void external_engines_have_their_own_names(void **state)
 	expect_arguments(&fixture,
 		"[\"s\",\"--host\",\"127.0.0.1\",\"--port\",\"4242\",\"--gpu-memory-utilization\",\"0.9\",\"--max-num-seqs\","
 		"\"64\"]");
+	const char *python[] = {"python3", "-m", "llama_cpp.server"};
+	set_up(&fixture, "llamacpp", python, 3, "{\"ctx_size\":4096,\"flash_attn\":true,\"logits_all\":false}");
+	expect_arguments(&fixture,
+		"[\"python3\",\"-m\",\"llama_cpp.server\",\"--host\",\"127.0.0.1\",\"--port\",\"4242\",\"--n_ctx\",\"4096\","
+		"\"--flash_attn\",\"true\",\"--logits_all\",\"false\"]");
 	set_up(&fixture, "llamacpp", command, 1, "{\"ctx_size\":4096}");
 	expect_arguments(&fixture, "[\"s\",\"--host\",\"127.0.0.1\",\"--port\",\"4242\",\"--ctx-size\",\"4096\"]");
 }

@@ -250,6 +250,34 @@ static void stream_tokens(struct stub *stub, int fd, const struct json *request,
 	end_answer(&answering, counts_chunks ? events : inflates ? asked : answering.tokens);
 }
 
+/* One document instead of a stream. */
+static void answer_whole(const struct stub *stub, int fd, const struct json *request, bool chat)
+{
+	long long tokens = json_int(json_get(request, "max_tokens"), 16);
+	uint64_t hash = prompt_hash(request) + (stub->wrong_text ? 1 : 0);
+	struct text words = {0}, text = {0};
+	for (long long i = 0; i < tokens; i++)
+		text_printf(&words, " w%u", (unsigned)(hash64_mix(hash + (uint64_t)i) % 1000));
+	clock_sleep_ns((int64_t)(token_ms(stub) * 1e6) * tokens);
+	struct json *document = new_usage_event(stub, 10, tokens), *choices = json_new_array(), *choice = json_new_object(),
+		    *message = json_new_object();
+	json_set(message, "content", json_new_string(text_str(&words)));
+	if (chat)
+		json_set(choice, "message", message);
+	else
+		json_set(choice, "text", json_new_string(text_str(&words)));
+	json_set(choice, "finish_reason", json_new_string("length"));
+	json_append(choices, choice);
+	json_set(document, "choices", choices);
+	json_write(document, JSON_STYLE_COMPACT, &text);
+	answer(fd, 200, "application/json", text_str(&text));
+	if (!chat)
+		json_free(message);
+	json_free(document);
+	text_release(&words);
+	text_release(&text);
+}
+
 /* The next offset after at where the replay waits or cuts, or the end. */
 static size_t next_cut(const struct json *replay, size_t at, size_t len)
 {
@@ -338,8 +366,10 @@ static void serve_post(struct stub *stub, int fd, const char *path, const struct
 			clock_sleep_ns(1000 * MS);
 		if (has_fraud(stub, "half-failing") && number % 2 == 1)
 			answer_error(fd, 500, "every second one fails");
-		else
+		else if (json_bool(json_get(request, "stream"), false))
 			stream_tokens(stub, fd, request, chat);
+		else
+			answer_whole(stub, fd, request, chat);
 	}
 	json_free(request);
 }
@@ -538,6 +568,7 @@ int stub_server_run(int argc, char **argv)
 		{"cuda-graph-max-bs", OPTION_I64, &stub.graph_max_bs, 0, 1e6, "N", "SGLang's name"},
 		{"mem-fraction-static", OPTION_DOUBLE, &stub.mem_fraction, 0, 1, "F", "SGLang's name"},
 		{"gpu-memory-utilization", OPTION_DOUBLE, &stub.mem_fraction, 0, 1, "F", "vLLM's name"},
+		{"n_threads", OPTION_I64, &stub.graph_max_bs, 0, 1e6, "N", "llama_cpp.server's name of something else"},
 		{"parallel", OPTION_I64, &stub.graph_max_bs, 0, 1e6, "N", "llama.cpp's name of something else"},
 		{"speculation", OPTION_STRING, &stub.speculation, 0, 0, "off|ngram", "ngram is 4 times as fast"},
 		{"allreduce", OPTION_STRING, &stub.allreduce, 0, 0, "NAME", "ref-socket takes 3 times as long"},
