@@ -23,6 +23,11 @@ int64_t clock_realtime_ns(void)
 	return read_ns(CLOCK_REALTIME);
 }
 
+int64_t clock_thread_cpu_ns(void)
+{
+	return read_ns(CLOCK_THREAD_CPUTIME_ID);
+}
+
 void clock_sleep_ns(int64_t ns)
 {
 	if (ns <= 0)

@@ -6,6 +6,7 @@
 
 int64_t clock_monotonic_ns(void); /* for durations */
 int64_t clock_realtime_ns(void); /* UTC, since 1970-01-01, for records */
+int64_t clock_thread_cpu_ns(void); /* CPU time of the calling thread */
 void clock_sleep_ns(int64_t ns); /* returns early on a signal */
 
 #define CLOCK_UTC_BYTES 32

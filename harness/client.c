@@ -391,8 +391,10 @@ enum status client_run_load(struct client *client, const struct client_load *loa
 		status = prepare(&run.slots[i], load->url, load->api_key, err);
 	if (!status) {
 		run.begin_ns = run.progress_ns = out->begin_ns = clock_monotonic_ns();
+		int64_t cpu_ns = clock_thread_cpu_ns();
 		status = drive(&run, report, err);
 		out->end_ns = clock_monotonic_ns();
+		report->cpu_frac = (double)(clock_thread_cpu_ns() - cpu_ns) / (double)(out->end_ns - out->begin_ns + 1);
 	}
 	if (!status) {
 		cut_off(&run, report);

@@ -55,6 +55,7 @@ enum client_end { CLIENT_COMPLETED, CLIENT_STALLED, CLIENT_TIMED_OUT, CLIENT_STO
 
 struct client_report {
 	enum client_end end;
+	double cpu_frac; /* CPU time of the client for each second of the load */
 	double longest_gap_s; /* longest time in which this process was not run although it was due: its times are off by as much */
 };
 

@@ -29,6 +29,7 @@ static const struct metric_name {
 	{"itl_ms_p99", "itl_p99_ms", false},
 	{"e2e_ms_p50", "e2e_p50_ms", false},
 	{"e2e_ms_p90", "e2e_p90_ms", false},
+	{"tokens_per_joule", NULL, true},
 };
 
 static const struct metric_name *read_metric(const struct place *object, const struct metric_name *fallback)
@@ -117,11 +118,16 @@ static void read_protocol(struct protocol *protocol, const struct place *root)
 
 static void read_guards(struct guards *guards, const struct place *root)
 {
+	static const char *const foreigns[] = {"void", "record", NULL};
 	struct place place = place_get(root, "guards");
 	place_section(&place, SECTION_GUARDS);
 	guards->completed_frac = place_number(&place, "completed_frac", 0, 1, 1);
 	guards->output_len_exact = place_bool(&place, "output_len_exact", true);
 	guards->cached_prompt_frac_max = place_number(&place, "cached_prompt_frac_max", 0, 1, -1);
+	guards->foreign_process_voids = place_choice(&place, "foreign_process", foreigns, 0) == 0;
+	guards->foreign_cpu_frac_max = place_number(&place, "foreign_cpu_frac_max", 0, 1, 1);
+	guards->throttle_frac_max = place_number(&place, "throttle_frac_max", 0, 1, 0.2);
+	guards->client_cpu_frac_max = place_number(&place, "client_cpu_frac_max", 0, 1, 0.8);
 	struct place fingerprint = place_get(&place, "greedy_fingerprint");
 	place_section(&fingerprint, SECTION_FINGERPRINT);
 	guards->fingerprint_prompts = (int)place_integer(&fingerprint, "prompts", 0, 64, 4);

@@ -91,6 +91,8 @@ struct guards {
 	double completed_frac;
 	bool output_len_exact;
 	double cached_prompt_frac_max; /* below 0: not said; the dataset decides */
+	bool foreign_process_voids; /* other processes that compute on the engine's GPUs */
+	double foreign_cpu_frac_max, throttle_frac_max, client_cpu_frac_max; /* more voids a run: see conditions_void */
 	int fingerprint_prompts;
 	int fingerprint_tokens; /* asked of the first prompt; 0: as many as the longest answer that is measured */
 	double fingerprint_min_match_frac; /* greedy output against the baseline's */

@@ -12,6 +12,7 @@
 #include "base/random.h"
 #include "harness/environment.h"
 #include "harness/measure_internal.h"
+#include "harness/sampler.h"
 
 #define LOG_TAIL_BYTES 8192
 #define LOG_EXPLAIN_BYTES 65536 /* of log in which an explanation is looked for */
@@ -332,10 +333,15 @@ static enum status run_once(struct measuring *measuring, int workload_index, int
 		flush_cache(measuring);
 	struct run_result *run = add_run(measuring->result, workload_index, index, warmup);
 	struct client_report report_of_run = {0};
+	struct sampler *sampler = sampler_start(
+		measuring->measure->probe, measuring->session, measuring->launch ? launch_guard_pid(measuring->launch) : 0);
 	enum status status = send_bodies(
 		measuring, workload->endpoint, &bodies, workload->concurrency, protocol->run_timeout_s, run, &report_of_run, err);
+	sampler_stop(sampler, &run->conditions);
+	run->conditions.client_cpu_frac = report_of_run.cpu_frac;
 	if (!status && !measuring_failed(measuring))
 		check_run(measuring, workload, run);
+	run->voided = conditions_void(&run->conditions, &experiment->guards, run->void_reason);
 	if (!status && report_of_run.longest_gap_s > GAP_S_MAX) {
 		run->voided = true;
 		snprintf(run->void_reason, sizeof(run->void_reason), "void: the harness was not run for %.1f s",
@@ -427,7 +433,7 @@ static void wait_for_memory(struct measuring *measuring)
 	int64_t until_ns = clock_monotonic_ns() + (int64_t)(engine->memory_wait_s * 1e9);
 	while (!result->machine_dirty) {
 		char what[128];
-		struct json *now = measuring->measure->probe->reading();
+		struct json *now = measuring->measure->probe->reading(measuring->session);
 		bool held = probe_memory_held(measuring->before, now, engine->memory_within_mib, what);
 		json_free(now);
 		if (!held)
@@ -485,7 +491,8 @@ enum status measure_launch(const struct measure *measure, int arm, struct launch
 	ASSERT(measuring.target);
 	snprintf(measuring.nonce, sizeof(measuring.nonce), "%016llx%016llx", (unsigned long long)random_entropy(),
 		(unsigned long long)random_entropy());
-	measuring.before = measure->probe->reading();
+	measuring.session = measure->probe->open();
+	measuring.before = measure->probe->reading(measuring.session);
 	enum status status = STATUS_OK;
 	measuring_enter(&measuring, "launch");
 	if (measuring.target->launches)
@@ -500,7 +507,8 @@ enum status measure_launch(const struct measure *measure, int arm, struct launch
 	out->total_ns = clock_monotonic_ns() - measuring.begin_ns;
 	if (!out->probes)
 		out->probes = json_new_object();
-	json_set(out->probes, "machine", probe_compare(measuring.before, measure->probe->reading()));
+	json_set(out->probes, "machine", probe_compare(measuring.before, measure->probe->reading(measuring.session)));
+	measure->probe->close(measuring.session);
 	text_release(&measuring.model);
 	return status;
 }

@@ -21,6 +21,7 @@ struct measuring {
 	int vocabulary;
 	struct launch_result *result;
 	int64_t begin_ns;
+	void *session; /* of the probe */
 	struct json *before; /* reading of the machine before the launch */
 };
 

@@ -11,10 +11,12 @@
 
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/mem.h"
 #include "base/text.h"
+#include "harness/nvml.h"
+#include "harness/probe_cpu.h"
 
 #define FILE_BYTES_MAX ((size_t)1 << 20)
-#define CPUS_MAX 4096 /* whose throttle counters are read */
 
 /* Value of the first line "KEY<space>:<space>VALUE" of a file, trimmed; "" when there is none. */
 static void read_field(const char *path, const char *key, struct text *out)
@@ -98,47 +100,23 @@ static struct json *facts(void)
 	json_set(object, "cgroup_memory_max", new_line_of("/sys/fs/cgroup/memory.max"));
 	json_set(object, "gpus", new_gpus());
 	json_set(object, "gpu_driver", new_line_of("/proc/driver/nvidia/version"));
+	struct nvml *nvml = nvml_open();
+	if (nvml)
+		nvml_facts(nvml, object);
+	nvml_close(nvml);
 	return object;
 }
 
-/* Busy, stolen and all ticks since boot, from the first line of /proc/stat: user nice system idle iowait irq softirq steal. */
-static void add_ticks(struct json *object)
+static void add_ticks(struct json *object, const struct probe_sample *sample)
 {
-	struct text text = {0};
-	long long ticks[8] = {0}, all = 0;
-	if (file_read("/proc/stat", FILE_BYTES_MAX, &text, NULL) == STATUS_OK && text_starts_with(text_str(&text), "cpu ")) {
-		char *at = text.data + 3;
-		for (int i = 0; i < 8; i++)
-			ticks[i] = strtoll(at, &at, 10);
-	}
-	text_release(&text);
-	for (int i = 0; i < 8; i++)
-		all += ticks[i];
-	json_set(object, "cpu_ticks_all", json_new_integer(all));
-	json_set(object, "cpu_ticks_busy", json_new_integer(all - ticks[3] - ticks[4]));
-	json_set(object, "cpu_ticks_stolen", json_new_integer(ticks[7]));
+	json_set(object, "cpu_ticks_all", json_new_integer(sample->ticks_all));
+	json_set(object, "cpu_ticks_busy", json_new_integer(sample->ticks_busy));
+	json_set(object, "cpu_ticks_stolen", json_new_integer(sample->ticks_stolen));
+	json_set(
+		object, "throttle_count", sample->throttle_count >= 0 ? json_new_integer(sample->throttle_count) : json_new_null());
 }
 
-static struct json *new_throttle_count(void)
-{
-	long long sum = 0;
-	bool known = false;
-	for (int cpu = 0; cpu < CPUS_MAX; cpu++) {
-		char path[128];
-		snprintf(path, sizeof(path), "/sys/devices/system/cpu/cpu%d/thermal_throttle/core_throttle_count", cpu);
-		struct text text = {0};
-		if (file_read(path, 64, &text, NULL) != STATUS_OK) {
-			text_release(&text);
-			break;
-		}
-		sum += strtoll(text_str(&text), NULL, 10);
-		known = true;
-		text_release(&text);
-	}
-	return known ? json_new_integer(sum) : json_new_null();
-}
-
-static struct json *reading(void)
+static struct json *reading(void *session)
 {
 	struct json *object = json_new_object();
 	struct text available = {0};
@@ -150,13 +128,40 @@ static struct json *reading(void)
 	json_set(object, "shared_memory_kib",
 		available.len ? json_new_integer(strtoll(text_str(&available), NULL, 10)) : json_new_null());
 	json_set(object, "load", new_line_of("/proc/loadavg"));
-	json_set(object, "throttle_count", new_throttle_count());
-	add_ticks(object);
+	struct probe_sample *sample = mem_calloc(1, sizeof(*sample));
+	probe_sample_cpu(sample);
+	add_ticks(object, sample);
+	if (session) {
+		struct json *used = json_new_array();
+		nvml_sample(session, sample);
+		for (int i = 0; i < sample->n_gpus; i++)
+			json_append(used, json_new_number(sample->gpus[i].used_mib));
+		json_set(object, "gpu_memory_used_mib", used);
+	}
+	mem_free(sample);
 	text_release(&available);
 	return object;
 }
 
-const struct probe_ops probe_linux = {.name = "linux", .facts = facts, .reading = reading};
+static void *open_session(void)
+{
+	return nvml_open();
+}
+
+static void close_session(void *session)
+{
+	nvml_close(session);
+}
+
+static void sample(void *session, struct probe_sample *out)
+{
+	probe_sample_cpu(out);
+	if (session)
+		nvml_sample(session, out);
+}
+
+const struct probe_ops probe_linux = {
+	.name = "linux", .facts = facts, .reading = reading, .open = open_session, .close = close_session, .sample = sample};
 
 void probe_machine_hash(const struct json *all, char out[65])
 {

@@ -4,8 +4,34 @@
 #define HARNESS_PROBE_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "base/json.h"
+
+#define PROBE_GPUS_MAX 16
+#define PROBE_GPU_PIDS_MAX 64
+
+/* One GPU at one moment; NaN where it does not tell. */
+struct probe_gpu {
+	double mhz, memory_mhz, celsius, watts;
+	double joules; /* a counter */
+	double used_mib;
+	bool throttled; /* clocks are low because of heat or a brake, not because of a power limit that always holds */
+	int pids[PROBE_GPU_PIDS_MAX]; /* processes that compute on it */
+	int n_pids;
+};
+
+/* The machine at one moment: cheap enough to be taken several times a second. Counters are -1, levels NaN, where unknown. */
+struct probe_sample {
+	int64_t at_ns;
+	int64_t ticks_all, ticks_busy, ticks_stolen; /* of all CPUs, since boot */
+	int64_t throttle_count; /* since boot */
+	double cpu_mhz, cpu_celsius; /* mean clock, hottest sensor */
+	double cpu_joules; /* a counter of all packages */
+	double memory_available_mib;
+	struct probe_gpu gpus[PROBE_GPUS_MAX];
+	int n_gpus;
+};
 
 struct probe_ops {
 	const char *name; /* "linux" */
@@ -14,7 +40,12 @@ struct probe_ops {
 	/* Quick counters and levels: load, memory available and shared, memory used on GPUs, CPU ticks (busy, stolen, all), thermal
 	 * throttle count. Caller frees.
 	 */
-	struct json *(*reading)(void);
+	struct json *(*reading)(void *session);
+	/* What samples need to stay open for; NULL is a good session. */
+	void *(*open)(void);
+	void (*close)(void *session);
+	/* May be called from a thread of its own, one at a time. */
+	void (*sample)(void *session, struct probe_sample *out);
 };
 
 extern const struct probe_ops probe_linux;

@@ -111,6 +111,21 @@ uint64_t proctree_peak_bytes(const struct proctree *tree)
 	return total;
 }
 
+int64_t process_cpu_ticks(pid_t pid, bool children)
+{
+	char path[64];
+	struct text text = {0};
+	long long ticks[4] = {0}; /* utime stime cutime cstime: fields 14 to 17, of which ')' ends the second */
+	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+	char *at = file_read(path, 4096, &text, NULL) == STATUS_OK ? strrchr(text.data, ')') : NULL;
+	for (int field = 3; at && field <= 14; field++)
+		at = strchr(at + 1, ' ');
+	for (int i = 0; at && i < 4; i++)
+		ticks[i] = strtoll(at, &at, 10);
+	text_release(&text);
+	return ticks[0] + ticks[1] + (children ? ticks[2] + ticks[3] : 0);
+}
+
 /* Inodes of the sockets that listen on port, from one of the kernel's tables:
  * "  sl  local_address rem_address   st tx:rx tr:when retrnsmt uid timeout inode", addresses as HEX:PORT, state 0A = LISTEN. */
 static void read_table(const char *path, int port, unsigned long long *inodes, size_t *count)

@@ -24,6 +24,10 @@ void proctree_release(struct proctree *tree);
 /* Sum of the largest resident sets that the processes have had (VmHWM): pages shared by several count in each. 0 when unknown. */
 uint64_t proctree_peak_bytes(const struct proctree *tree);
 
+/* CPU time that a process has used, with (children true) or without that of the children it has reaped, in clock ticks of the
+ * kernel; 0 when it is gone. */
+int64_t process_cpu_ticks(pid_t pid, bool children);
+
 /* Whether one of the processes holds a TCP socket that listens on port. */
 bool proctree_listens(const struct proctree *tree, int port);
 

@@ -240,6 +240,8 @@ void run_metrics_compute(const struct run_result *run, int concurrency, struct r
 			samples_add(&tps, request->completion_tokens / (request_e2e_ms(request) / 1e3));
 		add_token_gaps(request, &itl);
 	}
+	out->tokens_per_joule =
+		run->conditions.joules > 0 ? (double)out->output_tokens / run->conditions.joules : NAN; /* of good requests only */
 	out->steady_tps = steady_tokens_per_second(run, concurrency);
 	out->request_tps_mean = samples_mean(&tps);
 	out->ttft_ms_p50 = stats_quantile(ttft.values, ttft.count, 0.5);
@@ -290,6 +292,7 @@ double run_metric_by_name(const struct run_metrics *metrics, const char *name)
 		{"completed_frac", metrics->completed_frac},
 		{"cached_frac", metrics->cached_frac},
 		{"accept_frac", metrics->accept_frac},
+		{"tokens_per_joule", metrics->tokens_per_joule},
 	};
 	for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
 		if (text_equal(table[i].name, name))

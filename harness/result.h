@@ -51,6 +51,21 @@ struct request_result {
 	size_t n_times;
 };
 
+/* What the machine was like during a run. NaN or -1 where unknown. Shares of CPU time are of all CPUs, but the client's is of one.
+ */
+struct run_conditions {
+	int samples;
+	double seconds;
+	double client_cpu_frac, engine_cpu_frac, foreign_cpu_frac, steal_cpu_frac;
+	double throttle_frac; /* of the intervals between samples */
+	double cpu_mhz, cpu_celsius_max;
+	double memory_available_mib_min;
+	int foreign_gpu_processes; /* most at once, on GPUs that the engine uses */
+	int gpus; /* that the engine uses */
+	double gpu_mhz, gpu_celsius_max, gpu_watts; /* means over these GPUs; watts are their sum */
+	double joules; /* of these GPUs, and of the CPUs where they tell */
+};
+
 struct run_result {
 	int workload; /* index into experiment->workloads */
 	int index; /* 0-based among measured runs of that workload in this launch */
@@ -60,6 +75,7 @@ struct run_result {
 	struct request_result *requests;
 	size_t n_requests;
 	int64_t begin_ns, end_ns;
+	struct run_conditions conditions;
 };
 
 struct launch_result {
@@ -101,6 +117,7 @@ struct run_metrics {
 	double completed_frac; /* good requests of all */
 	double cached_frac; /* cached prompt tokens of all prompt tokens, over requests that tell both */
 	double accept_frac; /* accepted draft tokens of all drafted, over requests that tell both */
+	double tokens_per_joule; /* output tokens, where the conditions tell the energy */
 	int64_t prompt_tokens, output_tokens;
 };
 /* output_tps divides by the time from the first send to the last token of a good request, so it needs two different times;

@@ -1,14 +1,17 @@
 /* The loop over blocks. */
 #include "harness/run_loop.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
 #include "harness/plan.h"
+#include "harness/sampler.h"
 
 #define AA_EFFECTS_MAX 256
+#define CLIENT_BUSY_FRAC 0.5 /* guess: above it, queueing delays reach the size of what a read takes */
 
 /* ---- pure decisions ---- */
 
@@ -113,6 +116,17 @@ static void forward_progress(void *ctx, const struct measure_progress *step)
 	progress_step(ctx, step);
 }
 
+/* A busy client reads late, and what it reads late looks like a slow engine. */
+static void warn_of_busy_client(struct run_loop *loop, const struct launch_result *launch)
+{
+	double share = 0;
+	for (size_t i = 0; i < launch->n_runs; i++)
+		if (!launch->runs[i].warmup && launch->runs[i].conditions.seconds >= CONDITIONS_SECONDS_MIN)
+			share = fmax(share, launch->runs[i].conditions.client_cpu_frac);
+	if (share > CLIENT_BUSY_FRAC)
+		progress_note(loop->progress, "the client took %.0f %% of a core: times may be read late", share * 100);
+}
+
 /* One attempt, measured and saved. */
 static enum status attempt(
 	struct run_loop *loop, const struct plan_launch *plan, int number, struct launch_cells *cells, struct err *err)
@@ -137,6 +151,8 @@ static enum status attempt(
 	if (!status && launch.machine_dirty)
 		status = err_set(err, STATUS_UNAVAILABLE, "the machine did not come back after %s (block %d): %s",
 			loop->experiment->arms[plan->arm].name, plan->block + 1, launch.dirty_reason);
+	if (!status)
+		warn_of_busy_client(loop, &launch);
 	launch_result_release(&launch);
 	return status;
 }

@@ -1,5 +1,6 @@
 /* Turns measured structs into rows. See store_rows.h. */
 #include "harness/store_rows.h"
+#include "harness/sampler.h"
 
 #include <math.h>
 #include <string.h>
@@ -13,8 +14,8 @@ const char *const rows_launch[] = {"experiment_id", "arm", "block", "attempt", "
 
 const char *const rows_run[] = {"launch_id", "workload", "idx", "warmup", "voided", "void_reason", "duration_ns", "output_tps",
 	"steady_tps", "request_tps_mean", "ttft_ms_p50", "ttft_ms_p90", "tpot_ms_p50", "tpot_ms_p90", "itl_ms_p50", "itl_ms_p99",
-	"e2e_ms_p50", "e2e_ms_p90", "completed_frac", "cached_frac", "accept_frac", "prompt_tokens", "output_tokens", "nulls",
-	NULL};
+	"e2e_ms_p50", "e2e_ms_p90", "completed_frac", "cached_frac", "accept_frac", "tokens_per_joule", "conditions",
+	"prompt_tokens", "output_tokens", "nulls", NULL};
 
 const char *const rows_request[] = {"run_id", "idx", "ok", "http_status", "flags", "error", "text", "finish_reason",
 	"prompt_tokens", "completion_tokens", "cached_tokens", "drafted", "accepted", "sent_ns", "first_token_ns", "last_token_ns",
@@ -27,11 +28,11 @@ const char *const rows_verdict[] = {"verdict_id", "experiment_id", "arm", "workl
 const char *const rows_extension[] = {"experiment_id", "from_blocks", "to_blocks", "time_utc_ns", NULL};
 
 const char *const rows_json_columns[] = {"document", "facts", "settings", "changed", "tags", "command", "effective_config",
-	"probes", "fingerprint", "nulls", "events", NULL};
+	"probes", "fingerprint", "nulls", "events", "conditions", NULL};
 
 const char *const rows_metrics[] = {"output_tps", "steady_tps", "request_tps_mean", "ttft_ms_p50", "ttft_ms_p90", "tpot_ms_p50",
 	"tpot_ms_p90", "itl_ms_p50", "itl_ms_p99", "e2e_ms_p50", "e2e_ms_p90", "completed_frac", "cached_frac", "accept_frac",
-	NULL};
+	"tokens_per_joule", NULL};
 
 static void set_text(struct json *row, const char *key, const char *value)
 {
@@ -236,6 +237,7 @@ static struct json *run_row(const struct experiment *experiment, const struct ru
 	set_int(row, "voided", run->voided);
 	set_text(row, "void_reason", run->voided ? run->void_reason : NULL);
 	set_int(row, "duration_ns", run->end_ns - run->begin_ns);
+	json_set(row, "conditions", conditions_json(&run->conditions));
 	set_metrics(row, run, experiment->workloads[run->workload].concurrency);
 	for (size_t i = 0; i < run->n_requests; i++)
 		json_append(requests, request_row(&run->requests[i], i, run->begin_ns));

@@ -142,7 +142,10 @@ static const char version_2[] =
 	"  CHECK (from_blocks > 0), to_blocks INTEGER NOT NULL CHECK (to_blocks > from_blocks), time_utc_ns INTEGER NOT NULL,"
 	"  PRIMARY KEY (experiment_id, to_blocks)) STRICT;";
 
-const char *const store_migrations[] = {version_1, version_2};
+/* Version 3: what the machine was like during a run, and the output tokens for each joule where it tells its energy. */
+static const char version_3[] = "ALTER TABLE run ADD COLUMN tokens_per_joule REAL; ALTER TABLE run ADD COLUMN conditions TEXT;";
+
+const char *const store_migrations[] = {version_1, version_2, version_3};
 const int store_migrations_count = sizeof store_migrations / sizeof store_migrations[0];
 
 static enum status read_number(struct sql *sql, const char *question, int64_t *out, struct err *err)

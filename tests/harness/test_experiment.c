@@ -398,7 +398,7 @@ static const struct {
 	{"{'name':'s'," FACTORS ",'protocol':{'looks':[3,3]}}", "protocol.looks[1]: looks must be rising integers"},
 	{"{'name':'s'," FACTORS ",'protocol':{'blocks':3,'max_blocks':8,'looks':[3,5]}}",
 		"protocol.looks: the first look must come after blocks (3), the last after max_blocks (8)"},
-	{"{'name':'s'," FACTORS ",'guards':{'throttle_frac_max':0.1}}", "guards.throttle_frac_max: unknown key"},
+	{"{'name':'s'," FACTORS ",'guards':{'throttle_fraction':0.1}}", "guards.throttle_fraction: unknown key"},
 	{"{'name':'s'," FACTORS ",'guards':{'completed_frac':1.5}}", "guards.completed_frac: must be from 0 to 1, is 1.5"},
 	{"{'name':'s'," FACTORS ",'verdict':{'primary':{'metric':'speed'}}}",
 		"verdict.primary.metric: unknown metric 'speed'; there are output_tps"},

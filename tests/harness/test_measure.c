@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -416,6 +418,72 @@ static void a_port_that_does_not_come_back_makes_the_machine_dirty_and_blames_no
 	tear_down(&fixture);
 }
 
+/* A machine whose CPUs count one more throttling at every look. */
+static void sample_throttled(void *session, struct probe_sample *out)
+{
+	probe_linux.sample(session, out);
+	out->throttle_count = out->at_ns;
+}
+
+static void a_clock_throttled_in_one_arm_only_voids_that_arms_runs(void **state)
+{
+	struct probe_ops throttled = probe_linux;
+	throttled.sample = sample_throttled;
+	const struct probe_ops *probes[] = {&probe_linux, &throttled};
+	for (int arm = 0; arm < 2; arm++) {
+		struct fixture fixture;
+		struct launch_result result;
+		set_up(&fixture, &(struct stub_experiment){0});
+		fixture.measure.probe = probes[arm];
+		assert_int_equal(measure_launch(&fixture.measure, arm, &result, NULL), STATUS_OK);
+		assert_int_equal(result.failure, FAILURE_NONE);
+		assert_int_equal(result.n_runs, 3);
+		for (size_t i = 0; i < result.n_runs; i++) {
+			assert_int_equal(result.runs[i].voided, arm == 1);
+			if (arm == 1)
+				assert_true(text_starts_with(result.runs[i].void_reason, "void: clocks were throttled in 100 %"));
+		}
+		launch_result_release(&result);
+		tear_down(&fixture);
+	}
+}
+
+static void another_process_that_loads_the_machine_voids_the_run(void **state)
+{
+	const char *stub[] = {"--token-ms", "50", NULL};
+	struct launch_result result;
+	pid_t spinner = fork();
+	assert_true(spinner >= 0);
+	if (spinner == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		for (volatile long i = 0;; i++)
+			;
+	}
+	measure_arm(&(struct stub_experiment){.stub = stub, .guards = "{\"foreign_cpu_frac_max\": 0.02}"}, 0, &result);
+	kill(spinner, SIGKILL);
+	waitpid(spinner, NULL, 0);
+	print_message("%s\n", result.runs[1].void_reason);
+	assert_int_equal(result.failure, FAILURE_NONE);
+	assert_true(result.runs[1].voided);
+	assert_true(text_starts_with(result.runs[1].void_reason, "void: other processes took "));
+	launch_result_release(&result);
+}
+
+static void the_conditions_of_a_run_are_known(void **state)
+{
+	const char *stub[] = {"--token-ms", "20", NULL};
+	struct launch_result result;
+	measure_arm(&(struct stub_experiment){.stub = stub}, 0, &result);
+	const struct run_conditions *conditions = &result.runs[1].conditions;
+	assert_true(conditions->samples >= 2);
+	assert_true(conditions->seconds > 0.2);
+	assert_true(conditions->client_cpu_frac > 0 && conditions->client_cpu_frac < 0.8);
+	assert_true(conditions->engine_cpu_frac >= 0 && conditions->engine_cpu_frac < 0.9);
+	assert_true(conditions->foreign_cpu_frac >= 0 && conditions->foreign_cpu_frac <= 1);
+	assert_true(conditions->memory_available_mib_min > 0);
+	launch_result_release(&result);
+}
+
 static void real_text_goes_to_the_chat_endpoint(void **state)
 {
 	char path[] = "/tmp/verdict-measure-XXXXXX";
@@ -478,6 +546,9 @@ int main(int argc, char **argv)
 		cmocka_unit_test(arms_of_one_experiment_can_be_different_engines),
 		cmocka_unit_test(what_other_engines_say_is_a_failure_class),
 		cmocka_unit_test(a_port_that_does_not_come_back_makes_the_machine_dirty_and_blames_nobody),
+		cmocka_unit_test(a_clock_throttled_in_one_arm_only_voids_that_arms_runs),
+		cmocka_unit_test(another_process_that_loads_the_machine_voids_the_run),
+		cmocka_unit_test(the_conditions_of_a_run_are_known),
 		cmocka_unit_test(real_text_goes_to_the_chat_endpoint),
 		cmocka_unit_test(a_signal_stops_the_engine_and_gives_no_result),
 		cmocka_unit_test(a_server_that_is_never_ready_is_a_timeout_that_says_what_was_seen),

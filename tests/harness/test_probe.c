@@ -77,7 +77,7 @@ static void two_readings_tell_what_happened_between_them(void **state)
 
 static void a_reading_of_this_machine_counts_up(void **state)
 {
-	struct json *first = probe_linux.reading(), *second = probe_linux.reading();
+	struct json *first = probe_linux.reading(NULL), *second = probe_linux.reading(NULL);
 	int64_t before = json_int(json_get(first, "cpu_ticks_all"), -1), after = json_int(json_get(second, "cpu_ticks_all"), -1);
 	assert_true(before > 0 && after >= before);
 	assert_true(json_int(json_get(first, "memory_available_kib"), 0) > 0);
