@@ -82,6 +82,8 @@ $(B)/obj/%_avx512.o: EXTRA = $(ISA_AVX512)
 $(B)/obj/base/version.o: EXTRA = -DVERDICT_VERSION='"$(VERSION)"' -DVERDICT_BUILD_HASH='"$(BUILD_HASH)"'
 $(B)/obj/base/version.o: $(B)/build-hash
 
+$(B)/obj/harness/patterns.o: $(wildcard harness/patterns/*.txt)
+
 # Rewritten only when the hash changed, so that version.o follows it.
 .PHONY: FORCE
 $(B)/build-hash: FORCE
@@ -189,6 +191,7 @@ install: programs ## PREFIX (/usr/local) and DESTDIR are respected
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/verdict/experiments
 	install -m 755 $(PROGRAMS) $(DESTDIR)$(PREFIX)/bin
 	cp -R experiments/*.json $(wildcard experiments/prompts) $(DESTDIR)$(PREFIX)/share/verdict/experiments
+	cp -R harness/patterns $(DESTDIR)$(PREFIX)/share/verdict
 
 clean: ## remove everything that was built
 	rm -rf build build-asan build-ubsan build-tsan build-fuzz

@@ -331,6 +331,8 @@ static enum status run_once(struct measuring *measuring, int workload_index, int
 		measuring->vocabulary, &bodies);
 	if (workload->cache == CACHE_COLD)
 		flush_cache(measuring);
+	struct run_counters before = {0}, after = {0};
+	bool counts = measuring_read_counters(measuring, &before);
 	struct run_result *run = add_run(measuring->result, workload_index, index, warmup);
 	struct client_report report_of_run = {0};
 	struct sampler *sampler = sampler_start(
@@ -339,6 +341,9 @@ static enum status run_once(struct measuring *measuring, int workload_index, int
 		measuring, workload->endpoint, &bodies, workload->concurrency, protocol->run_timeout_s, run, &report_of_run, err);
 	sampler_stop(sampler, &run->conditions);
 	run->conditions.client_cpu_frac = report_of_run.cpu_frac;
+	run->counted = counts && !status && !measuring_failed(measuring) && measuring_read_counters(measuring, &after);
+	if (run->counted)
+		run->counters = counters_difference(&before, &after);
 	if (!status && !measuring_failed(measuring))
 		check_run(measuring, workload, run);
 	run->voided = conditions_void(&run->conditions, &experiment->guards, run->void_reason);

@@ -41,6 +41,16 @@ void measuring_enter(struct measuring *measuring, const char *phase);
 /* How this server is asked; model is borrowed from measuring. */
 struct request_style measuring_style(const struct measuring *measuring);
 
+/* The server's counters as they stand now; false when it shows none. */
+bool measuring_read_counters(struct measuring *measuring, struct run_counters *out);
+
+/* GET of a path of the server; what came of it is in answer (released by the caller) and err. */
+void measuring_get(
+	struct measuring *measuring, const char *path, double timeout_s, struct client_answer *answer, struct err *err);
+
+/* Reads back the settings in effect, which fails the launch where they are others than asked, and the server's version. */
+void measuring_read_back(struct measuring *measuring);
+
 /* Waits until the server is the one that was started, healthy, and has generated a token; reads back its settings and its model
  * name. Failures are recorded; STATUS_INTERRUPTED is returned. */
 enum status measuring_wait_ready(struct measuring *measuring, struct err *err);

@@ -9,7 +9,6 @@
 
 #define HEALTH_TIMEOUT_S 2.0 /* guess: a health answer that takes longer is not one */
 #define POLL_INTERVAL_MS 25 /* between two health requests: start-up is timed to within this */
-#define READBACK_TIMEOUT_S 10.0
 
 /* What the last try met, for the message when time is up. */
 struct attempt {
@@ -20,15 +19,6 @@ static double seconds_left(const struct measuring *measuring)
 {
 	double spent_s = (double)(clock_monotonic_ns() - measuring->begin_ns) / 1e9;
 	return measuring->engine->ready_timeout_s - spent_s;
-}
-
-static void get(struct measuring *measuring, const char *path, double timeout_s, struct client_answer *answer, struct err *err)
-{
-	char url[512];
-	struct client_watch watch;
-	measuring_watch(measuring, &watch);
-	snprintf(url, sizeof(url), "%s%s", measuring->base_url, path);
-	client_request(measuring->measure->client, url, NULL, NULL, timeout_s, &watch, answer, err);
 }
 
 /* The server that answers must be the one that was started. */
@@ -96,7 +86,7 @@ static void find_model(struct measuring *measuring)
 {
 	struct client_answer answer;
 	struct json *models = NULL;
-	get(measuring, "/v1/models", HEALTH_TIMEOUT_S, &answer, NULL);
+	measuring_get(measuring, "/v1/models", HEALTH_TIMEOUT_S, &answer, NULL);
 	if (answer.http_status == 200)
 		json_parse(text_str(&answer.body), answer.body.len, "models", &models, NULL);
 	const char *name = json_text(json_get(json_at(json_get(models, "data"), 0), "id"));
@@ -111,7 +101,7 @@ static bool try_once(struct measuring *measuring, struct attempt *attempt)
 {
 	struct client_answer answer;
 	struct err err = {0};
-	get(measuring, ready_path(measuring), fmin(HEALTH_TIMEOUT_S, fmax(0.1, seconds_left(measuring))), &answer, &err);
+	measuring_get(measuring, ready_path(measuring), fmin(HEALTH_TIMEOUT_S, fmax(0.1, seconds_left(measuring))), &answer, &err);
 	bool healthy = answer.http_status == 200 && !err.status;
 	if (err.status)
 		snprintf(attempt->seen, sizeof(attempt->seen), "%.250s", err.text);
@@ -137,35 +127,6 @@ static void pause_between_tries(struct measuring *measuring)
 	poll(fds, watch.n_fds, POLL_INTERVAL_MS);
 }
 
-static void read_back(struct measuring *measuring)
-{
-	const char *path = measuring->engine->readback_path;
-	if (!path)
-		path = measuring->target->readback_path;
-	if (!path)
-		return;
-	struct client_answer answer;
-	struct err err = {0};
-	struct json *config = NULL;
-	char reason[512];
-	get(measuring, path, READBACK_TIMEOUT_S, &answer, &err);
-	if (!err.status && answer.http_status == 200)
-		json_parse(text_str(&answer.body), answer.body.len, path, &config, &err);
-	if (json_kind_of(config) != JSON_KIND_OBJECT)
-		measuring_fail(measuring, FAILURE_INACTIVE, "inactive: %s does not tell the settings in effect (%s%.200s)", path,
-			err.status ? "" : "HTTP ",
-			err.status                          ? err.text
-				: answer.http_status == 200 ? "200"
-							    : "error");
-	else if (!target_settings_active(measuring->target, measuring->arm, config, reason))
-		measuring_fail(measuring, FAILURE_INACTIVE, "%s", reason);
-	int64_t vocabulary = json_int(json_get(json_get(config, "model"), "vocab"), 0);
-	if (vocabulary > 0 && vocabulary <= INT32_MAX)
-		measuring->vocabulary = (int)vocabulary;
-	measuring->result->effective_config = config;
-	text_release(&answer.body);
-}
-
 enum status measuring_wait_ready(struct measuring *measuring, struct err *err)
 {
 	struct attempt attempt = {"no answer"};
@@ -188,6 +149,6 @@ enum status measuring_wait_ready(struct measuring *measuring, struct err *err)
 	}
 	measuring->result->spawn_to_ready_ns = clock_monotonic_ns() - measuring->begin_ns;
 	if (!measuring_failed(measuring))
-		read_back(measuring);
+		measuring_read_back(measuring);
 	return STATUS_OK;
 }

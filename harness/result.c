@@ -211,6 +211,16 @@ static void sum_up(const struct run_result *run, struct run_metrics *out)
 		}
 	}
 	out->completed_frac = run->n_requests ? (double)good / (double)run->n_requests : NAN;
+	/* Servers that tell neither for each request count both for all. */
+	const struct run_counters *counters = &run->counters;
+	if (run->counted && !cached_of && counters->looked_up > 0 && counters->cached >= 0) {
+		cached = llround(counters->cached);
+		cached_of = llround(counters->looked_up);
+	}
+	if (run->counted && !drafted && counters->drafted > 0 && counters->accepted >= 0) {
+		accepted = llround(counters->accepted);
+		drafted = llround(counters->drafted);
+	}
 	out->cached_frac = cached_of ? (double)cached / (double)cached_of : NAN;
 	out->accept_frac = drafted ? (double)accepted / (double)drafted : NAN;
 	/* A request whose server did not count would make the rate too low; no rate is better than a wrong one. */

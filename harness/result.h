@@ -66,6 +66,11 @@ struct run_conditions {
 	double joules; /* of these GPUs, and of the CPUs where they tell */
 };
 
+/* What the server counted during a run, other clients included; -1: unknown. */
+struct run_counters {
+	double prompt, generated, looked_up, cached, drafted, accepted;
+};
+
 struct run_result {
 	int workload; /* index into experiment->workloads */
 	int index; /* 0-based among measured runs of that workload in this launch */
@@ -76,6 +81,8 @@ struct run_result {
 	size_t n_requests;
 	int64_t begin_ns, end_ns;
 	struct run_conditions conditions;
+	bool counted; /* counters were read */
+	struct run_counters counters;
 };
 
 struct launch_result {

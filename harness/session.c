@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "harness/artifact.h"
 #include "harness/cmd_common.h"
+#include "harness/help_check.h"
 #include "harness/plan.h"
 #include "harness/report.h"
 #include "harness/run_loop.h"
@@ -147,7 +148,9 @@ enum status session_find(struct session *session, struct err *err)
 	session->machine.facts = probe_linux.facts();
 	probe_machine_hash(session->machine.facts, session->machine.hash);
 	enum status status = find_engine(session, err);
-	return status ? status : find_model(session, err);
+	if (!status)
+		status = find_model(session, err);
+	return status ? status : help_check(session->experiment, &runner_local, environ, NULL, err);
 }
 
 enum status session_open(struct session *session, struct err *err)

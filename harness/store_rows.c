@@ -228,6 +228,21 @@ static void set_metrics(struct json *row, const struct run_result *run, int conc
 		json_free(nulls);
 }
 
+static struct json *counters_json(const struct run_counters *counters)
+{
+	struct json *object = json_new_object();
+	const struct {
+		const char *name;
+		double value;
+	} members[] = {{"prompt_tokens", counters->prompt}, {"generated_tokens", counters->generated},
+		{"cache_lookup_tokens", counters->looked_up}, {"cached_tokens", counters->cached},
+		{"drafted_tokens", counters->drafted}, {"accepted_tokens", counters->accepted}};
+	for (size_t i = 0; i < sizeof members / sizeof members[0]; i++)
+		if (members[i].value >= 0)
+			json_set(object, members[i].name, json_new_number(members[i].value));
+	return object;
+}
+
 static struct json *run_row(const struct experiment *experiment, const struct run_result *run)
 {
 	struct json *row = json_new_object(), *requests = json_new_array();
@@ -237,7 +252,10 @@ static struct json *run_row(const struct experiment *experiment, const struct ru
 	set_int(row, "voided", run->voided);
 	set_text(row, "void_reason", run->voided ? run->void_reason : NULL);
 	set_int(row, "duration_ns", run->end_ns - run->begin_ns);
-	json_set(row, "conditions", conditions_json(&run->conditions));
+	struct json *conditions = conditions_json(&run->conditions);
+	if (run->counted)
+		json_set(conditions, "counters", counters_json(&run->counters));
+	json_set(row, "conditions", conditions);
 	set_metrics(row, run, experiment->workloads[run->workload].concurrency);
 	for (size_t i = 0; i < run->n_requests; i++)
 		json_append(requests, request_row(&run->requests[i], i, run->begin_ns));

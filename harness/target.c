@@ -220,6 +220,19 @@ enum status target_command(const struct target_launch *launch, struct string_vec
 	return status;
 }
 
+void target_switches(const struct experiment *experiment, const struct arm *arm, struct string_vector *out)
+{
+	const struct engine_spec *engine = arm_engine(experiment, arm);
+	for (size_t i = 0; i < arm->n_settings; i++) {
+		const struct knob_value *setting = &arm->settings[i];
+		char name[64];
+		if (!chooses_engine(arm, setting) && json_kind_of(setting->value) != JSON_KIND_NULL &&
+			switch_of_setting(target_of_engine(engine), engine, setting->knob, name) &&
+			!text_starts_with(name, ENVIRONMENT_SWITCH))
+			string_vector_add(out, name);
+	}
+}
+
 enum status target_environment(const struct target_launch *launch, struct string_vector *out, struct err *err)
 {
 	const struct engine_spec *engine = arm_engine(launch->experiment, launch->arm);
@@ -344,30 +357,42 @@ static void copy_line(const char *log, const char *at, char *out, size_t out_byt
 	snprintf(out, out_bytes, "%.*s", (int)(end - begin > 400 ? 400 : end - begin), begin);
 }
 
-bool target_explain_from_patterns(
-	const char *log, const char *const *patterns, size_t count, bool running, enum failure *failure, char reason[512])
+static bool class_of_pattern(const char *line, bool running, enum failure *failure, const char **text)
 {
-	for (size_t i = 0; i < count; i++) {
-		const char *at = strcasestr(log, patterns[i]);
-		if (!at)
+	static const struct {
+		const char *word;
+		enum failure loading, running;
+	} classes[] = {
+		{"oom ", FAILURE_OOM_LOAD, FAILURE_OOM_RUN},
+		{"refused ", FAILURE_LAUNCH_ERROR, FAILURE_LAUNCH_ERROR},
+		{"fatal ", FAILURE_LAUNCH_ERROR, FAILURE_CRASH},
+	};
+	for (size_t i = 0; i < sizeof(classes) / sizeof(classes[0]); i++) {
+		if (!text_starts_with(line, classes[i].word))
 			continue;
-		char line[416];
-		copy_line(log, at, line, sizeof(line));
-		*failure = running ? FAILURE_OOM_RUN : FAILURE_OOM_LOAD;
-		snprintf(reason, 512, "%s: %s", failure_name(*failure), line);
+		*failure = running ? classes[i].running : classes[i].loading;
+		*text = line + strlen(classes[i].word);
 		return true;
 	}
 	return false;
 }
 
-bool target_explain_refused_switch(const char *log, const char *phrase, enum failure *failure, char reason[512])
+bool target_explain_from_patterns(const char *log, const char *patterns, bool running, enum failure *failure, char reason[512])
 {
-	const char *at = strcasestr(log, phrase);
-	if (!at)
-		return false;
-	char line[416];
-	copy_line(log, at, line, sizeof(line));
-	*failure = FAILURE_LAUNCH_ERROR;
-	snprintf(reason, 512, "launch_error: %s", line);
-	return true;
+	while (*patterns) {
+		size_t len = strcspn(patterns, "\n");
+		char line[256], quoted[416];
+		const char *text;
+		enum failure found;
+		snprintf(line, sizeof(line), "%.*s", (int)len, patterns);
+		patterns += len + (patterns[len] == '\n');
+		const char *at = class_of_pattern(line, running, &found, &text) ? strcasestr(log, text) : NULL;
+		if (!at)
+			continue;
+		copy_line(log, at, quoted, sizeof(quoted));
+		*failure = found;
+		snprintf(reason, 512, "%s: %s", failure_name(found), quoted);
+		return true;
+	}
+	return false;
 }

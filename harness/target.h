@@ -9,6 +9,7 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "harness/counters.h"
 #include "harness/experiment.h"
 #include "harness/result.h"
 
@@ -39,6 +40,9 @@ struct target_launch {
  * model, more than TARGET_ARGUMENTS_MAX arguments. The caller releases *out, also after an error. */
 enum status target_command(const struct target_launch *launch, struct string_vector *out, struct err *err);
 
+/* Names of the switches that target_command uses for the arm's settings. The caller releases *out. */
+void target_switches(const struct experiment *experiment, const struct arm *arm, struct string_vector *out);
+
 /* Variables that the experiment sets for an arm, as "NAME=value": engine.env, then settings with an "env:NAME" switch. */
 enum status target_environment(const struct target_launch *launch, struct string_vector *out, struct err *err);
 
@@ -56,6 +60,10 @@ struct target_ops {
 	const char *ready_path; /* defaults where the experiment is silent */
 	const char *readback_path; /* NULL: no effective settings over HTTP */
 	const char *flush_path; /* empties the prefix cache; NULL: there is no such call */
+	const char *readback_path_older; /* asked where readback_path is not known; NULL: none */
+	const char *version_path, *version_key; /* where the server tells its version; key like "info.version"; NULL: nowhere */
+	const char *help_word; /* makes the command list its switches; NULL: its switches are not checked */
+	const struct counter_names *counters; /* in /metrics; NULL: none */
 	enum target_identity identity;
 	bool continuous_usage; /* understands stream_options.continuous_usage_stats */
 	bool counts_in_streams; /* false: only a whole answer tells its token counts, so none is streamed */

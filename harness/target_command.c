@@ -15,8 +15,7 @@ static bool switch_of(const char *knob, char name[64])
 
 static bool explain(const char *log, bool running, enum failure *failure, char reason[512])
 {
-	static const char *const patterns[] = {"out of memory", "not enough memory", "cannot allocate memory", "bad_alloc"};
-	return target_explain_from_patterns(log, patterns, sizeof(patterns) / sizeof(patterns[0]), running, failure, reason);
+	return target_explain_from_patterns(log, target_patterns_command, running, failure, reason);
 }
 
 const struct target_ops target_command_line = {
@@ -25,6 +24,11 @@ const struct target_ops target_command_line = {
 	.ready_path = "/health",
 	.readback_path = NULL,
 	.flush_path = NULL,
+	.readback_path_older = NULL,
+	.version_path = NULL,
+	.version_key = NULL,
+	.help_word = NULL,
+	.counters = NULL,
 	.identity = TARGET_IDENTITY_SOCKET,
 	.continuous_usage = false,
 	.counts_in_streams = true,

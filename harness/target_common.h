@@ -18,11 +18,11 @@ const struct json *target_effective_settings(const struct json *config, const ch
 /* effective: for engines that tell nothing. */
 const struct json *target_effective_nowhere(const struct json *config, const char *knob);
 
-/* explain: the first pattern found (case ignored) means memory ran out; the reason quotes its line. */
-bool target_explain_from_patterns(
-	const char *log, const char *const *patterns, size_t count, bool running, enum failure *failure, char reason[512]);
+/* Texts of harness/patterns. */
+extern const char target_patterns_llamacpp[], target_patterns_vllm[], target_patterns_sglang[], target_patterns_command[];
 
-/* explain: the engine refused a switch, which it says in a line that holds phrase. That is a launch error, whenever it comes. */
-bool target_explain_refused_switch(const char *log, const char *phrase, enum failure *failure, char reason[512]);
+/* explain: the first line of patterns whose text the log holds (case ignored) gives the class; the reason quotes the log's line.
+ * "oom" is oom_load or oom_run, "refused" a launch_error whenever it comes, "fatal" a launch_error or a crash. */
+bool target_explain_from_patterns(const char *log, const char *patterns, bool running, enum failure *failure, char reason[512]);
 
 #endif

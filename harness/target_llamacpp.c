@@ -22,18 +22,14 @@ static bool switch_of(const char *knob, char name[64])
 
 static bool explain(const char *log, bool running, enum failure *failure, char reason[512])
 {
-	static const char *const patterns[] = {
-		"out of memory",
-		"failed to allocate",
-		"unable to allocate",
-		"ErrorOutOfDeviceMemory",
-		"cannot allocate memory",
-		"bad_alloc",
-	};
-	if (target_explain_from_patterns(log, patterns, sizeof(patterns) / sizeof(patterns[0]), running, failure, reason))
-		return true;
-	return target_explain_refused_switch(log, "error: invalid argument", failure, reason);
+	return target_explain_from_patterns(log, target_patterns_llamacpp, running, failure, reason);
 }
+
+/* Served with --metrics only. */
+static const struct counter_names counters = {
+	.prompt = "llamacpp:prompt_tokens_total",
+	.generated = "llamacpp:tokens_predicted_total",
+};
 
 const struct target_ops target_llamacpp = {
 	.name = "llamacpp",
@@ -41,6 +37,11 @@ const struct target_ops target_llamacpp = {
 	.ready_path = "/health",
 	.readback_path = NULL,
 	.flush_path = NULL,
+	.readback_path_older = NULL,
+	.version_path = "/props",
+	.version_key = "build_info",
+	.help_word = "--help",
+	.counters = &counters,
 	.identity = TARGET_IDENTITY_SOCKET,
 	.continuous_usage = false,
 	.counts_in_streams = true,

@@ -26,9 +26,7 @@ static bool switch_of(const char *knob, char name[64])
 
 static bool explain(const char *log, bool running, enum failure *failure, char reason[512])
 {
-	return target_llamacpp.explain(log, running, failure, reason) ||
-		target_explain_refused_switch(log, "error: unrecognized arguments", failure, reason) ||
-		target_explain_refused_switch(log, ": error: argument", failure, reason);
+	return target_explain_from_patterns(log, target_patterns_llamacpp, running, failure, reason);
 }
 
 const struct target_ops target_llamacpp_python = {
@@ -37,6 +35,11 @@ const struct target_ops target_llamacpp_python = {
 	.ready_path = "/v1/models",
 	.readback_path = NULL,
 	.flush_path = NULL,
+	.readback_path_older = NULL,
+	.version_path = "/openapi.json",
+	.version_key = "info.version",
+	.help_word = "--help",
+	.counters = NULL,
 	.identity = TARGET_IDENTITY_SOCKET,
 	.continuous_usage = false,
 	.counts_in_streams = false,

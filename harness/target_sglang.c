@@ -39,16 +39,16 @@ static const struct json *effective(const struct json *config, const char *knob)
 
 static bool explain(const char *log, bool running, enum failure *failure, char reason[512])
 {
-	static const char *const patterns[] = {
-		"Not enough memory",
-		"CUDA out of memory",
-		"OutOfMemoryError",
-		"cannot allocate memory",
-	};
-	if (target_explain_from_patterns(log, patterns, sizeof(patterns) / sizeof(patterns[0]), running, failure, reason))
-		return true;
-	return target_explain_refused_switch(log, "error: unrecognized arguments", failure, reason);
+	return target_explain_from_patterns(log, target_patterns_sglang, running, failure, reason);
 }
+
+/* Served with --enable-metrics only. Acceptance is an average since the start there, which says nothing about one run. */
+static const struct counter_names counters = {
+	.prompt = "sglang:prompt_tokens_total",
+	.generated = "sglang:generation_tokens_total",
+	.looked_up = "sglang:prompt_tokens_total",
+	.cached = "sglang:cached_tokens_total",
+};
 
 const struct target_ops target_sglang = {
 	.name = "sglang",
@@ -56,6 +56,11 @@ const struct target_ops target_sglang = {
 	.ready_path = "/health",
 	.readback_path = "/server_info",
 	.flush_path = "/flush_cache",
+	.readback_path_older = "/get_server_info",
+	.version_path = "/server_info",
+	.version_key = "version",
+	.help_word = "--help",
+	.counters = &counters,
 	.identity = TARGET_IDENTITY_SOCKET,
 	.continuous_usage = true,
 	.counts_in_streams = true,

@@ -22,19 +22,17 @@ static bool switch_of(const char *knob, char name[64])
 
 static bool explain(const char *log, bool running, enum failure *failure, char reason[512])
 {
-	static const char *const patterns[] = {
-		"CUDA out of memory",
-		"OutOfMemoryError",
-		"No available memory for the cache blocks",
-		"is less than desired GPU memory utilization",
-		"larger than the maximum number of tokens that can be stored in KV cache",
-		"larger than the available KV cache memory",
-		"cannot allocate memory",
-	};
-	if (target_explain_from_patterns(log, patterns, sizeof(patterns) / sizeof(patterns[0]), running, failure, reason))
-		return true;
-	return target_explain_refused_switch(log, "error: unrecognized arguments", failure, reason);
+	return target_explain_from_patterns(log, target_patterns_vllm, running, failure, reason);
 }
+
+static const struct counter_names counters = {
+	.prompt = "vllm:prompt_tokens_total",
+	.generated = "vllm:generation_tokens_total",
+	.looked_up = "vllm:prefix_cache_queries_total",
+	.cached = "vllm:prefix_cache_hits_total",
+	.drafted = "vllm:spec_decode_num_draft_tokens_total",
+	.accepted = "vllm:spec_decode_num_accepted_tokens_total",
+};
 
 const struct target_ops target_vllm = {
 	.name = "vllm",
@@ -42,6 +40,11 @@ const struct target_ops target_vllm = {
 	.ready_path = "/health",
 	.readback_path = NULL,
 	.flush_path = "/reset_prefix_cache",
+	.readback_path_older = NULL,
+	.version_path = "/version",
+	.version_key = "version",
+	.help_word = "--help=all",
+	.counters = &counters,
 	.identity = TARGET_IDENTITY_SOCKET,
 	.continuous_usage = true,
 	.counts_in_streams = true,

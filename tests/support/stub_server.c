@@ -40,7 +40,8 @@ struct stub {
 	struct stub_faults faults;
 	/* State. */
 	int64_t started_ns;
-	_Atomic long long completions;
+	_Atomic long long completions, generated, prompted; /* tokens, as /metrics counts them */
+	bool older, help;
 	struct text transcript_bytes;
 	struct json *replay;
 };
@@ -233,6 +234,8 @@ static void stream_tokens(struct stub *stub, int fd, const struct json *request,
 	bool chunked = has_fraud(stub, "chunks") || has_fraud(stub, "chunks-as-tokens");
 	const char *head =
 		"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n";
+	atomic_fetch_add(&stub->generated, answering.tokens);
+	atomic_fetch_add(&stub->prompted, answering.prompt_tokens);
 	bool alive = send_all(fd, head, strlen(head));
 	long long events = 0, step = chunked ? CHUNK_TOKENS : 1;
 	for (long long i = 0; i < answering.tokens && alive; i += step, events++) {
@@ -397,6 +400,29 @@ static void serve_config(const struct stub *stub, int fd)
 	json_free(config);
 }
 
+/* Counters since the start, as each of these servers spells them. Every second drafted token is accepted. */
+static void serve_metrics(struct stub *stub, int fd)
+{
+	bool vllm = text_equal(stub->dialect, "vllm"), sglang = text_equal(stub->dialect, "sglang");
+	long long generated = atomic_load(&stub->generated), prompt = atomic_load(&stub->prompted);
+	struct text text = {0};
+	if (vllm)
+		text_printf(&text,
+			"vllm:prompt_tokens_total{engine=\"0\"} %lld.0\nvllm:generation_tokens_total{engine=\"0\"} %lld.0\n"
+			"vllm:prefix_cache_queries_total{engine=\"0\"} %lld.0\nvllm:prefix_cache_hits_total{engine=\"0\"} 0.0\n"
+			"vllm:spec_decode_num_draft_tokens_total{engine=\"0\"} %lld.0\n"
+			"vllm:spec_decode_num_accepted_tokens_total{engine=\"0\"} %lld.0\n",
+			prompt, generated, prompt, generated * 2, generated);
+	else if (sglang)
+		text_printf(&text,
+			"sglang:prompt_tokens_total %lld\nsglang:generation_tokens_total %lld\nsglang:cached_tokens_total 0\n",
+			prompt, generated);
+	else
+		text_printf(&text, "llamacpp:prompt_tokens_total %lld\nllamacpp:tokens_predicted_total %lld\n", prompt, generated);
+	answer(fd, 200, "text/plain", text_str(&text));
+	text_release(&text);
+}
+
 static void serve_get(struct stub *stub, int fd, const char *path)
 {
 	if (text_equal(path, "/health") && before(stub, stub->health_after_ms)) {
@@ -409,9 +435,13 @@ static void serve_get(struct stub *stub, int fd, const char *path)
 		text_release(&text);
 	} else if (text_equal(path, "/config")) {
 		serve_config(stub, fd);
-	} else if (text_equal(path, "/server_info") && text_equal(stub->dialect, "sglang")) {
+	} else if (text_equal(path, "/metrics") && !text_equal(stub->dialect, "builtin")) {
+		serve_metrics(stub, fd);
+	} else if (text_equal(path, "/version") && text_equal(stub->dialect, "vllm")) {
+		answer(fd, 200, "application/json", "{\"version\":\"0.12.0\"}");
+	} else if (text_equal(path, stub->older ? "/get_server_info" : "/server_info") && text_equal(stub->dialect, "sglang")) {
 		struct text text = {0};
-		text_printf(&text, "{\"cuda_graph_max_bs\":%lld,\"mem_fraction_static\":%g}",
+		text_printf(&text, "{\"cuda_graph_max_bs\":%lld,\"mem_fraction_static\":%g,\"version\":\"0.5.4\"}",
 			stub->config_lies ? 160 : stub->graph_max_bs, stub->mem_fraction);
 		answer(fd, 200, "application/json", text_str(&text));
 		text_release(&text);
@@ -574,6 +604,8 @@ int stub_server_run(int argc, char **argv)
 		{"allreduce", OPTION_STRING, &stub.allreduce, 0, 0, "NAME", "ref-socket takes 3 times as long"},
 		{"graph-max-bs", OPTION_I64, &stub.graph_max_bs, 0, 1e6, "N", "changes nothing"},
 		{"mem-fraction", OPTION_DOUBLE, &stub.mem_fraction, 0, 1, "F", "below 0.31 it does not start"},
+		{"older", OPTION_FLAG, &stub.older, 0, 0, NULL, "paths of an older version"},
+		{"help", OPTION_FLAG, &stub.help, 0, 0, NULL, "print this text and end"},
 		{"exit-code", OPTION_I64, &stub.faults.exit_code, 0, 255, "N", "ends at once"},
 		{"flood-bytes", OPTION_I64, &stub.faults.flood_bytes, 0, 1e9, "N", "printed before listening"},
 		{"ignore-term", OPTION_FLAG, &stub.faults.ignore_term, 0, 0, NULL, "SIGTERM does nothing"},
@@ -591,6 +623,13 @@ int stub_server_run(int argc, char **argv)
 	if (options_parse(options, sizeof(options) / sizeof(options[0]), argc, argv, 1, words, 4, &n_words, &err) != STATUS_OK) {
 		fprintf(stderr, "stub-server: %s\n", err.text);
 		return 2;
+	}
+	if (stub.help) {
+		struct text text = {0};
+		options_help(options, sizeof(options) / sizeof(options[0]), &text);
+		fputs(text_str(&text), stdout);
+		text_release(&text);
+		return 0;
 	}
 	if (stub.mem_fraction < 0.31 && text_equal(stub.dialect, "vllm")) {
 		fprintf(stderr, "INFO starting\nValueError: No available memory for the cache blocks.\nINFO bye\n");

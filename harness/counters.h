@@ -1,0 +1,21 @@
+/* What a server counts while it serves, from the text of its /metrics (Prometheus exposition format), as the difference between two
+ * readings. Pure. */
+#ifndef HARNESS_COUNTERS_H
+#define HARNESS_COUNTERS_H
+
+#include "harness/result.h"
+
+/* Names of the counters as they stand in the text; NULL: the server has none. */
+struct counter_names {
+	const char *prompt, *generated; /* tokens */
+	const char *looked_up, *cached; /* prompt tokens asked of the prefix cache, and found there */
+	const char *drafted, *accepted; /* tokens of speculation */
+};
+
+/* Sums every counter over its label sets; -1 where the text has no such counter. */
+void counters_read(const char *text, const struct counter_names *names, struct run_counters *out);
+
+/* after - before; -1 where either is unknown or the counter was reset in between. */
+struct run_counters counters_difference(const struct run_counters *before, const struct run_counters *after);
+
+#endif
