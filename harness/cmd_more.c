@@ -120,6 +120,10 @@ static enum status extend(struct more_command *command, struct err *err)
 	if (!status && count == EXPERIMENT_EXTENSIONS_MAX)
 		status = err_set(err, STATUS_INPUT, "experiment %lld was extended %zu times already: start it anew",
 			(long long)session->experiment_id, count);
+	if (!status && json_count(json_get(command->head, "confirmation")))
+		status = err_set(err, STATUS_INPUT,
+			"experiment %lld ended with the confirmation of its winner, which more blocks would undo: start it anew",
+			(long long)session->experiment_id);
 	if (status)
 		return status;
 	const struct store_extension wanted = {blocks, blocks + (int)command->blocks};

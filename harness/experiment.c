@@ -149,6 +149,10 @@ static void read_rules(struct verdict_rules *rules, const struct place *root)
 	rules->min_effect_pct = place_number(&primary, "min_effect_pct", 0.01, 50, 2);
 	rules->alpha = place_number(&place, "alpha", 1e-6, 0.5, 0.05);
 	rules->equivalence = place_bool(&place, "equivalence", true);
+	struct place confirm = place_get(&place, "confirm_winner_blocks");
+	rules->confirm_winner_blocks = (int)place_integer(&place, "confirm_winner_blocks", 0, 20, 0);
+	if (rules->confirm_winner_blocks == 1 || rules->confirm_winner_blocks == 2)
+		place_fail(&confirm, false, "must be 0, or at least 3: fewer blocks confirm nothing");
 	place_choice(&place, "correction", corrections, 0);
 	place_choice(&place, "variance", variances, 0);
 	place_is(&limits, JSON_KIND_ARRAY);

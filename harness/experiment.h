@@ -110,6 +110,7 @@ struct verdict_rules {
 	bool higher_is_better;
 	double min_effect_pct, alpha;
 	bool equivalence;
+	int confirm_winner_blocks; /* fresh blocks for the winner after the last look; 0: the search's estimate stands */
 	struct metric_limit limits[EXPERIMENT_LIMITS_MAX];
 	int n_limits;
 };

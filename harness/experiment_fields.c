@@ -37,7 +37,8 @@ const struct experiment_section experiment_sections[SECTION_COUNT] = {
 		KEYS("completed_frac", "output_len_exact", "cached_prompt_frac_max", "foreign_process", "foreign_cpu_frac_max",
 			"throttle_frac_max", "client_cpu_frac_max", "greedy_fingerprint")},
 	[SECTION_FINGERPRINT] = {"guards.greedy_fingerprint", KEYS("prompts", "tokens", "min_match_frac")},
-	[SECTION_VERDICT] = {"verdict", KEYS("primary", "constraints", "alpha", "correction", "variance", "equivalence")},
+	[SECTION_VERDICT] = {"verdict",
+		KEYS("primary", "constraints", "alpha", "correction", "variance", "equivalence", "confirm_winner_blocks")},
 	[SECTION_PRIMARY] = {"verdict.primary", KEYS("metric", "better", "min_effect_pct")},
 	[SECTION_LIMIT] = {"verdict.constraints[]", KEYS("metric", "max_regress_pct")},
 };

@@ -7,10 +7,10 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "harness/looks.h"
 #include "harness/plan.h"
 #include "harness/sampler.h"
 
-#define AA_EFFECTS_MAX 256
 #define CLIENT_BUSY_FRAC 0.5 /* guess: above it, queueing delays reach the size of what a read takes */
 
 /* ---- pure decisions ---- */
@@ -75,32 +75,47 @@ int run_loop_done(const struct experiment *experiment, const struct launch_cells
 
 /* ---- verdicts ---- */
 
-static enum status save_verdicts(
-	struct run_loop *loop, const struct launch_cells *cells, int blocks, bool final, bool *decided, struct err *err)
+/* What one run knows while it goes. */
+struct state {
+	struct launch_cells cells;
+	struct verdict_row *rows; /* as of the last look */
+	size_t n_rows;
+	int *stopped; /* by arm: see looks_judge */
+	bool has_confirmation;
+	struct store_confirmation confirmation;
+	int64_t begin_ns;
+};
+
+static enum status known_twins(void *ctx, int workload, int blocks, double *effects, size_t max, size_t *count, struct err *err)
 {
-	const struct experiment *experiment = loop->experiment;
-	struct verdict_row *rows = mem_calloc((size_t)experiment->n_arms * (size_t)experiment->n_workloads, sizeof(*rows));
-	size_t n_rows = 0;
-	enum status status = STATUS_OK;
-	for (int workload = 0; workload < experiment->n_workloads && !status; workload++) {
-		double aa_effects[AA_EFFECTS_MAX];
-		size_t n_aa = 0, n = 0;
-		bool baseline_failed;
-		char baseline_reason[VERDICT_REASON_BYTES];
-		status = store_aa_effects(loop->store, loop->experiment_id, loop->machine_hash,
-			experiment->workloads[workload].hash, blocks, aa_effects, AA_EFFECTS_MAX, &n_aa, err);
-		struct verdict_input input = {
-			experiment, cells->items, cells->count, experiment->protocol.level_looks, aa_effects, n_aa};
-		if (!status)
-			status = verdict_compute(&input, workload, rows + n_rows, &n, &baseline_failed, baseline_reason, err);
-		n_rows += n;
-	}
-	if (!status)
-		*decided = verdict_all_decided(experiment, rows, n_rows);
-	if (!status)
-		status = store_save_verdicts(loop->store, loop->experiment_id, experiment, rows, n_rows, final, err);
-	mem_free(rows);
-	return status;
+	const struct run_loop *loop = ctx;
+	return store_aa_effects(loop->store, loop->experiment_id, loop->machine_hash, loop->experiment->workloads[workload].hash,
+		blocks, effects, max, count, err);
+}
+
+static struct looks looks_of(struct run_loop *loop, const struct state *state)
+{
+	return (struct looks){loop->experiment, state->cells.items, state->cells.count, known_twins, loop};
+}
+
+static enum status judge(struct run_loop *loop, struct state *state, int blocks, struct err *err)
+{
+	struct looks looks = looks_of(loop, state);
+	return looks_judge(&looks, blocks, state->rows, &state->n_rows, state->stopped, err);
+}
+
+static enum status save_verdicts(struct run_loop *loop, const struct state *state, bool final, struct err *err)
+{
+	return store_save_verdicts(loop->store, loop->experiment_id, loop->experiment, state->rows, state->n_rows, final, err);
+}
+
+/* Every candidate was decided at this look or an earlier one. */
+static bool all_stopped(const struct experiment *experiment, const struct state *state)
+{
+	for (int arm = 0; arm < experiment->n_arms; arm++)
+		if (experiment->arms[arm].kind == ARM_CANDIDATE && !state->stopped[arm])
+			return false;
+	return true;
 }
 
 /* ---- launching ---- */
@@ -188,18 +203,30 @@ static enum status launch_arm(struct run_loop *loop, const struct plan_launch *p
 	return status;
 }
 
-static enum status run_block(struct run_loop *loop, int block, struct launch_cells *cells, struct err *err)
+/* One block of the arms that are not dropped. */
+static enum status launch_block(struct run_loop *loop, int block, const bool *dropped, struct launch_cells *cells, struct err *err)
 {
 	const struct experiment *experiment = loop->experiment;
 	struct plan_launch *plan = mem_calloc((size_t)experiment->n_arms, sizeof(*plan));
-	bool *dropped = mem_calloc((size_t)experiment->n_arms, sizeof(*dropped));
-	enum status status = run_loop_dropped(experiment, cells, block, dropped, err);
-	int n = status ? 0 : plan_block(experiment, block, dropped, plan);
-	for (int arm = 0; arm < experiment->n_arms; arm++)
-		loop->progress->total -= dropped[arm];
+	int n = plan_block(experiment, block, dropped, plan);
+	enum status status = STATUS_OK;
 	for (int i = 0; i < n && !status; i++)
 		status = launch_arm(loop, &plan[i], cells, err);
 	mem_free(plan);
+	return status;
+}
+
+static enum status run_block(struct run_loop *loop, int block, struct state *state, struct err *err)
+{
+	const struct experiment *experiment = loop->experiment;
+	bool *dropped = mem_calloc((size_t)experiment->n_arms, sizeof(*dropped));
+	enum status status = run_loop_dropped(experiment, &state->cells, block, dropped, err);
+	for (int arm = 0; arm < experiment->n_arms; arm++) {
+		dropped[arm] = dropped[arm] || state->stopped[arm];
+		loop->progress->total -= dropped[arm];
+	}
+	if (!status)
+		status = launch_block(loop, block, dropped, &state->cells, err);
 	mem_free(dropped);
 	return status;
 }
@@ -210,58 +237,149 @@ static bool is_spent(const struct run_loop *loop, int64_t begin_ns)
 	return budget_s > 0 && (double)(clock_monotonic_ns() - begin_ns) / 1e9 > budget_s;
 }
 
-/* Index of the look that is to be taken after so many blocks; -1: none. It is behind us when the run went on after it. */
-static int look_after(const struct protocol *protocol, const struct launch_cells *cells, int blocks)
+/* Index of the look that comes after so many blocks; -1: none. */
+static int look_after(const struct protocol *protocol, int blocks)
 {
-	for (size_t i = 0; i < cells->count; i++)
-		if (cells->items[i].block >= blocks)
-			return -1;
 	for (int i = 0; i < protocol->n_looks; i++)
 		if (protocol->looks[i] == blocks && blocks > protocol->extended_from)
 			return i;
 	return -1;
 }
 
-static enum status run_blocks(struct run_loop *loop, struct launch_cells *cells, struct err *err)
+/* The run went on after that block, in this process or an earlier one: what it decided stands. */
+static bool is_behind(const struct launch_cells *cells, int blocks, int end)
+{
+	for (size_t i = 0; i < cells->count; i++)
+		if (cells->items[i].block >= blocks && cells->items[i].block < end)
+			return true;
+	return false;
+}
+
+static void announce_next(struct run_loop *loop, const struct state *state, int look)
+{
+	const struct experiment *experiment = loop->experiment;
+	const int *looks = experiment->protocol.looks;
+	int live = 0;
+	for (int arm = 0; arm < experiment->n_arms; arm++)
+		live += experiment->arms[arm].kind == ARM_CANDIDATE && !state->stopped[arm];
+	progress_note(loop->progress, "%d candidate%s undecided after block %d: going on to block %d", live,
+		live == 1 ? " is" : "s are", looks[look], looks[look + 1]);
+	loop->progress->total += (looks[look + 1] - looks[look]) * experiment->n_arms;
+}
+
+/* Runs blocks to the end of the search; *blocks says how many there are. Verdicts are judged and in state, and saved at every look.
+ */
+static enum status search(struct run_loop *loop, struct state *state, int *blocks, struct err *err)
 {
 	const struct protocol *protocol = &loop->experiment->protocol;
-	int64_t begin_ns = clock_monotonic_ns();
-	for (int block = 0; block < protocol->max_blocks; block++) {
-		enum status status = run_block(loop, block, cells, err);
-		bool is_last = block + 1 == protocol->max_blocks, decided = false;
-		int look = look_after(protocol, cells, block + 1);
+	int end = state->has_confirmation ? state->confirmation.from_block : protocol->max_blocks;
+	for (*blocks = 1; *blocks <= end; ++*blocks) {
+		enum status status = run_block(loop, *blocks - 1, state, err);
+		bool is_last = *blocks == end;
+		int look = look_after(protocol, *blocks);
 		if (status && status != STATUS_ANSWER_BAD)
 			return status;
-		if (!status && !is_last && is_spent(loop, begin_ns)) {
+		if (!status && !is_last && is_spent(loop, state->begin_ns)) {
 			progress_note(
-				loop->progress, "the time budget of %g s is spent after block %d", protocol->budget_s, block + 1);
+				loop->progress, "the time budget of %g s is spent after block %d", protocol->budget_s, *blocks);
 			is_last = true;
 		}
 		bool is_end = is_last || status == STATUS_ANSWER_BAD;
 		if (look < 0 && !is_end)
 			continue;
-		enum status saved = save_verdicts(loop, cells, block + 1, is_end, &decided, status ? NULL : err);
-		if (saved)
-			return status ? status : saved;
-		if (!is_end && decided) {
-			progress_note(loop->progress, "every candidate is decided after block %d", block + 1);
-			return save_verdicts(loop, cells, block + 1, true, &decided, err);
-		}
-		if (is_end)
+		enum status judged = judge(loop, state, *blocks, status ? NULL : err);
+		if (judged || is_end)
+			return status ? status : judged;
+		if (is_behind(&state->cells, *blocks, end))
+			continue;
+		status = save_verdicts(loop, state, false, err);
+		if (status)
 			return status;
-		progress_note(loop->progress, "not every candidate is decided after block %d: going on to block %d", block + 1,
-			protocol->looks[look + 1]);
-		loop->progress->total += (protocol->looks[look + 1] - protocol->looks[look]) * loop->experiment->n_arms;
+		if (all_stopped(loop->experiment, state)) {
+			progress_note(loop->progress, "every candidate is decided after block %d", *blocks);
+			return STATUS_OK;
+		}
+		announce_next(loop, state, look);
 	}
 	return STATUS_OK;
 }
 
+/* ---- confirmation ---- */
+
+/* Notes the winner before its first launch, so that a resumed run confirms the same one in the same blocks. */
+static enum status begin_confirmation(struct run_loop *loop, struct state *state, int winner, int blocks, struct err *err)
+{
+	const struct experiment *experiment = loop->experiment;
+	state->confirmation = (struct store_confirmation){winner, blocks, experiment->rules.confirm_winner_blocks};
+	enum status status = store_confirm(loop->store, loop->experiment_id, state->confirmation, err);
+	state->has_confirmation = !status;
+	return status;
+}
+
+static enum status confirm(struct run_loop *loop, struct state *state, struct err *err)
+{
+	const struct experiment *experiment = loop->experiment;
+	const struct store_confirmation *confirmation = &state->confirmation;
+	bool *dropped = mem_calloc((size_t)experiment->n_arms, sizeof(*dropped));
+	int arms = 0;
+	for (int arm = 0; arm < experiment->n_arms; arm++) {
+		dropped[arm] = experiment->arms[arm].kind == ARM_CANDIDATE && arm != confirmation->arm;
+		arms += !dropped[arm];
+	}
+	int last = confirmation->from_block + confirmation->blocks - 1;
+	enum status status = STATUS_OK;
+	if (!is_behind(&state->cells, last, last + 1)) {
+		looks_mark_unconfirmed(experiment, confirmation->arm, state->rows, state->n_rows);
+		status = save_verdicts(loop, state, false, err);
+		progress_note(loop->progress, "%s helped most: confirming it in %d fresh blocks",
+			experiment->arms[confirmation->arm].name, confirmation->blocks);
+	}
+	loop->progress->total += arms * confirmation->blocks;
+	for (int i = 0; i < confirmation->blocks && !status; i++)
+		status = launch_block(loop, confirmation->from_block + i, dropped, &state->cells, err);
+	struct looks looks = looks_of(loop, state);
+	if (!status || status == STATUS_ANSWER_BAD) {
+		enum status judged = looks_confirm(&looks, confirmation->arm, confirmation->from_block, confirmation->blocks,
+			state->rows, state->n_rows, status ? NULL : err);
+		status = status ? status : judged;
+	}
+	mem_free(dropped);
+	return status;
+}
+
+/* ---- all of it ---- */
+
+static enum status run_all(struct run_loop *loop, struct state *state, struct err *err)
+{
+	const struct experiment *experiment = loop->experiment;
+	int blocks = 0;
+	enum status status = search(loop, state, &blocks, err);
+	int winner = status || !experiment->rules.confirm_winner_blocks || state->has_confirmation
+		? 0
+		: looks_winner(experiment, state->rows, state->n_rows);
+	if (winner)
+		status = begin_confirmation(loop, state, winner, blocks, err);
+	if (!status && state->has_confirmation)
+		status = confirm(loop, state, err);
+	if (status && status != STATUS_ANSWER_BAD)
+		return status;
+	enum status saved = save_verdicts(loop, state, true, status ? NULL : err);
+	return status ? status : saved;
+}
+
 enum status run_loop_run(struct run_loop *loop, struct err *err)
 {
-	struct launch_cells cells = {0};
-	enum status status = reload(loop, &cells, err);
+	const struct experiment *experiment = loop->experiment;
+	struct state state = {.begin_ns = clock_monotonic_ns()};
+	state.rows = mem_calloc((size_t)experiment->n_arms * (size_t)experiment->n_workloads, sizeof(*state.rows));
+	state.stopped = mem_calloc((size_t)experiment->n_arms, sizeof(*state.stopped));
+	enum status status = reload(loop, &state.cells, err);
 	if (!status)
-		status = run_blocks(loop, &cells, err);
-	launch_cells_release(&cells);
+		status = store_confirmation(loop->store, loop->experiment_id, &state.confirmation, &state.has_confirmation, err);
+	if (!status)
+		status = run_all(loop, &state, err);
+	launch_cells_release(&state.cells);
+	mem_free(state.rows);
+	mem_free(state.stopped);
 	return status;
 }

@@ -190,6 +190,39 @@ enum status store_extensions(
 	return status;
 }
 
+enum status store_confirm(struct store *store, int64_t experiment_id, struct store_confirmation confirmation, struct err *err)
+{
+	enum status status = sql_begin(store->sql, err);
+	if (status)
+		return status;
+	struct json *row = json_new_object();
+	json_set(row, "arm", json_new_integer(confirmation.arm));
+	json_set(row, "from_block", json_new_integer(confirmation.from_block));
+	json_set(row, "blocks", json_new_integer(confirmation.blocks));
+	json_set(row, "time_utc_ns", json_new_integer(clock_realtime_ns()));
+	status = store_insert_confirmation(store, experiment_id, row, err);
+	json_free(row);
+	return sql_end(store->sql, status, err);
+}
+
+enum status store_confirmation(
+	struct store *store, int64_t experiment_id, struct store_confirmation *out, bool *found, struct err *err)
+{
+	struct sql_statement *statement = NULL;
+	*found = false;
+	enum status status = sql_prepare(
+		store->sql, "SELECT arm, from_block, blocks FROM confirmation WHERE experiment_id = ?", &statement, err);
+	if (!status) {
+		sql_bind_int(statement, experiment_id);
+		status = sql_step(statement, found, err);
+	}
+	if (*found)
+		*out = (struct store_confirmation){
+			(int)sql_int(statement, 0), (int)sql_int(statement, 1), (int)sql_int(statement, 2)};
+	sql_finish(statement);
+	return status;
+}
+
 /* --- reading back --------------------------------------------------------------------------------------------------- */
 
 /* "SELECT workload, voided, METRIC, LIMIT… FROM run": metric names come from the parser's fixed table, never from outside. */
@@ -323,8 +356,10 @@ enum status store_aa_effects(struct store *store, int64_t experiment_id, const c
 	bool row = true;
 	*count = 0;
 	enum status status = sql_prepare(store->sql,
-		"SELECT effect_pct FROM verdict_rows WHERE arm_kind = 'aa_twin' AND experiment_id <> ? AND machine_hash = ?"
-		" AND workload_hash = ? AND blocks = ? AND effect_pct IS NOT NULL ORDER BY time_utc_ns DESC LIMIT ?",
+		"SELECT v.effect_pct FROM verdict_rows v JOIN experiment own ON own.experiment_id = ? WHERE v.arm_kind = 'aa_twin'"
+		" AND v.experiment_id <> own.experiment_id AND v.metric = own.metric AND v.time_utc_ns <= own.started_utc_ns"
+		" AND v.machine_hash = ? AND v.workload_hash = ? AND v.blocks = ? AND v.effect_pct IS NOT NULL"
+		" ORDER BY v.time_utc_ns DESC LIMIT ?",
 		&statement, err);
 	if (!status) {
 		sql_bind_int(statement, experiment_id);

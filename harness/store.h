@@ -46,8 +46,9 @@ enum status store_load_cells(
 	struct store *store, int64_t experiment_id, const struct experiment *experiment, struct launch_cells *out, struct err *err);
 void launch_cells_release(struct launch_cells *cells);
 
-/* A/A effects (percent) known on this machine and workload at this block count, for the minimum effect; newest first. Those of
- * experiment_id itself do not count: an experiment must not move its own bar. */
+/* A/A effects (percent) known on this machine and workload at this block count, for the minimum effect; newest first. They are
+ * those of the same metric that were known when experiment_id began: an experiment must not move its own bar, nor have it moved
+ * while it runs. */
 enum status store_aa_effects(struct store *store, int64_t experiment_id, const char *machine_hash, const char *workload_hash,
 	int blocks, double *effects, size_t effects_max, size_t *count, struct err *err);
 
@@ -86,6 +87,14 @@ enum status store_extend(struct store *store, int64_t experiment_id, struct stor
 /* The extensions of an experiment, oldest first. */
 enum status store_extensions(
 	struct store *store, int64_t experiment_id, struct store_extension *out, size_t out_max, size_t *count, struct err *err);
+
+/* The winner that fresh blocks are to confirm, one for each experiment. */
+struct store_confirmation {
+	int arm, from_block, blocks;
+};
+enum status store_confirm(struct store *store, int64_t experiment_id, struct store_confirmation confirmation, struct err *err);
+enum status store_confirmation(
+	struct store *store, int64_t experiment_id, struct store_confirmation *out, bool *found, struct err *err);
 
 /* The whole record of an experiment, to be imported elsewhere. Caller frees. */
 enum status store_export(struct store *store, int64_t experiment_id, struct json **out, struct err *err);

@@ -161,6 +161,12 @@ enum status store_insert_extension(struct store *store, int64_t experiment_id, c
 	return insert_with_parent(store, "extension", rows_extension, "experiment_id", experiment_id, extension, NULL, err);
 }
 
+enum status store_insert_confirmation(struct store *store, int64_t experiment_id, const struct json *confirmation, struct err *err)
+{
+	return insert_with_parent(
+		store, "confirmation", rows_confirmation, "experiment_id", experiment_id, confirmation, NULL, err);
+}
+
 /* Id of the verdict of this arm and workload, 0 when there is none. *same: it says what the new one says. */
 static enum status find_verdict(
 	struct store *store, int64_t experiment_id, const struct json *verdict, int64_t *id, bool *same, struct err *err)

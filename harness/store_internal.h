@@ -30,6 +30,9 @@ enum status store_insert_launch(struct store *store, int64_t experiment_id, cons
 /* Inserts an extension row. */
 enum status store_insert_extension(struct store *store, int64_t experiment_id, const struct json *extension, struct err *err);
 
+/* Inserts a confirmation row. */
+enum status store_insert_confirmation(struct store *store, int64_t experiment_id, const struct json *confirmation, struct err *err);
+
 /* Inserts a verdict row, or updates the one of the same arm and workload. */
 enum status store_put_verdict(struct store *store, int64_t experiment_id, const struct json *verdict, struct err *err);
 

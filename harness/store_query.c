@@ -254,6 +254,7 @@ static enum status add_head(struct store *store, struct json *record, int64_t id
 		{"extensions",
 			"SELECT from_blocks, to_blocks, time_utc_ns FROM extension WHERE experiment_id = ? ORDER BY to_blocks",
 			true},
+		{"confirmation", "SELECT arm, from_block, blocks, time_utc_ns FROM confirmation WHERE experiment_id = ?", true},
 	};
 	enum status status = STATUS_OK;
 	json_set(record, "schema", json_new_string(RECORD_SCHEMA));
@@ -396,6 +397,10 @@ static enum status insert_record(struct store *store, const struct json *record,
 	for (size_t i = 0; i < json_count(extensions) && !status; i++)
 		if (store_insert_extension(store, experiment_id, json_at(extensions, i), err))
 			status = err_add(err, "extensions[%zu]", i);
+	const struct json *confirmation = json_get(record, "confirmation");
+	for (size_t i = 0; i < json_count(confirmation) && !status; i++)
+		if (store_insert_confirmation(store, experiment_id, json_at(confirmation, i), err))
+			status = err_add(err, "confirmation[%zu]", i);
 	for (size_t i = 0; i < json_count(verdicts) && !status; i++)
 		if (store_put_verdict(store, experiment_id, json_at(verdicts, i), err))
 			status = err_add(err, "verdicts[%zu]", i);

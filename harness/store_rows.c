@@ -27,6 +27,8 @@ const char *const rows_verdict[] = {"verdict_id", "experiment_id", "arm", "workl
 
 const char *const rows_extension[] = {"experiment_id", "from_blocks", "to_blocks", "time_utc_ns", NULL};
 
+const char *const rows_confirmation[] = {"experiment_id", "arm", "from_block", "blocks", "time_utc_ns", NULL};
+
 const char *const rows_json_columns[] = {"document", "facts", "settings", "changed", "tags", "command", "effective_config",
 	"probes", "fingerprint", "nulls", "events", "conditions", NULL};
 

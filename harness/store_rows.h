@@ -2,7 +2,7 @@
  *
  * A record is a whole experiment in this form, and what `verdict export` writes and `verdict import` reads:
  *   {"schema": "verdict-record/1", "experiment": {…}, "machine": {…}, "build": {…}, "model": {…}, "arms": […], "workloads": […],
- *    "launches": [{…, "runs": [{…, "requests": […]}]}], "extensions": […], "verdicts": […]} */
+ *    "launches": [{…, "runs": [{…, "requests": […]}]}], "extensions": […], "confirmation": […], "verdicts": […]} */
 #ifndef HARNESS_STORE_ROWS_H
 #define HARNESS_STORE_ROWS_H
 
@@ -12,7 +12,8 @@
 
 /* Columns of each table that a row may carry, NULL-terminated; ids and foreign keys are set by the store. */
 extern const char *const rows_experiment[],
-	*const rows_launch[], *const rows_run[], *const rows_request[], *const rows_verdict[], *const rows_extension[];
+	*const rows_launch[], *const rows_run[], *const rows_request[], *const rows_verdict[], *const rows_extension[],
+												       *const rows_confirmation[];
 
 /* Columns whose text is JSON. */
 extern const char *const rows_json_columns[];

@@ -145,7 +145,14 @@ static const char version_2[] =
 /* Version 3: what the machine was like during a run, and the output tokens for each joule where it tells its energy. */
 static const char version_3[] = "ALTER TABLE run ADD COLUMN tokens_per_joule REAL; ALTER TABLE run ADD COLUMN conditions TEXT;";
 
-const char *const store_migrations[] = {version_1, version_2, version_3};
+/* Version 4: the winner of an experiment and the fresh blocks that confirm it; its verdict rests on their launches alone. */
+static const char version_4[] =
+	"CREATE TABLE confirmation (experiment_id INTEGER PRIMARY KEY REFERENCES experiment (experiment_id), arm INTEGER NOT NULL,"
+	"  from_block INTEGER NOT NULL CHECK (from_block > 0), blocks INTEGER NOT NULL CHECK (blocks > 0), time_utc_ns INTEGER NOT "
+	"NULL,"
+	"  FOREIGN KEY (experiment_id, arm) REFERENCES arm (experiment_id, arm)) STRICT;";
+
+const char *const store_migrations[] = {version_1, version_2, version_3, version_4};
 const int store_migrations_count = sizeof store_migrations / sizeof store_migrations[0];
 
 static enum status read_number(struct sql *sql, const char *question, int64_t *out, struct err *err)

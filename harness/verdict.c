@@ -205,7 +205,8 @@ static void adjust(struct judging *judging, struct comparison *const *comparison
 	double *p = arena_calloc(&judging->arena, (size_t)n_arms, sizeof *p);
 	size_t family = 0;
 	for (int i = 0; i < n_arms; i++) {
-		bool candidate = judging->experiment->arms[i].kind == ARM_CANDIDATE && judging->arms[i].applies;
+		bool candidate = judging->experiment->arms[i].kind == ARM_CANDIDATE && judging->arms[i].applies &&
+			(!judging->input->confirming || judging->input->confirming == i);
 		family += candidate;
 		p[i] = candidate && !has_failed(judging, i) ? comparisons[i]->p : NAN;
 	}

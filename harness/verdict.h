@@ -33,7 +33,7 @@ struct verdict_row {
 	double min_effect_pct;
 	double needed_blocks; /* further blocks; NaN unless inconclusive */
 	double std_error_pct, df, level; /* of the effect (log scale × 100); degrees of freedom; significance level used */
-	const char *method; /* "pooled", "paired", or "" where nothing was tested */
+	const char *method; /* "pooled", "paired", "confirmation" (see looks.h), or "" where nothing was tested */
 	bool decided; /* more blocks are not expected to change the verdict */
 };
 
@@ -44,6 +44,7 @@ struct verdict_input {
 	int n_looks; /* how many looks are planned: decides the level of each */
 	const double *aa_effects;
 	size_t n_aa_effects; /* percent, for the minimum effect: see verdict_min_effect */
+	int confirming; /* the arm that is the only hypothesis of these cells; 0: every candidate is one */
 };
 
 /* max(floor, min(5, 95th percentile of |effects|)) when at least 20 are known, else floor. Percentages. */

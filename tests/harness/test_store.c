@@ -353,19 +353,30 @@ static void aa_effects_never_come_from_another_machine_or_load(void **state)
 	begin(f, false, &resumed);
 	save_all(f);
 	judge_and_save(f, true);
+	int64_t first = f->id;
+	begin(f, false, &resumed); /* a later experiment knows them */
 	const char *workload = f->experiment->workloads[0].hash;
-	assert_int_equal(store_aa_effects(f->store, 0, f->machine.hash, workload, 3, effects, 8, &count, &f->err), STATUS_OK);
-	assert_int_equal(count, 1);
 	assert_int_equal(store_aa_effects(f->store, f->id, f->machine.hash, workload, 3, effects, 8, &count, &f->err), STATUS_OK);
+	assert_int_equal(count, 1);
+	assert_int_equal(store_aa_effects(f->store, first, f->machine.hash, workload, 3, effects, 8, &count, &f->err), STATUS_OK);
 	assert_int_equal(count, 0); /* its own twin does not count */
-	assert_int_equal(store_aa_effects(f->store, 0, f->build.hash, workload, 3, effects, 8, &count, &f->err), STATUS_OK);
+	assert_int_equal(store_aa_effects(f->store, f->id, f->build.hash, workload, 3, effects, 8, &count, &f->err), STATUS_OK);
 	assert_int_equal(count, 0);
 	assert_int_equal(
-		store_aa_effects(f->store, 0, f->machine.hash, f->machine.hash, 3, effects, 8, &count, &f->err), STATUS_OK);
+		store_aa_effects(f->store, f->id, f->machine.hash, f->machine.hash, 3, effects, 8, &count, &f->err), STATUS_OK);
 	assert_int_equal(count, 0);
-	assert_int_equal(store_aa_effects(f->store, 0, f->machine.hash, workload, 4, effects, 8, &count, &f->err), STATUS_OK);
+	assert_int_equal(store_aa_effects(f->store, f->id, f->machine.hash, workload, 4, effects, 8, &count, &f->err), STATUS_OK);
 	assert_int_equal(count, 0);
-	assert_int_equal(store_aa_effects(f->store, 0, f->machine.hash, workload, 3, effects, 0, &count, &f->err), STATUS_OK);
+	assert_int_equal(store_aa_effects(f->store, f->id, f->machine.hash, workload, 3, effects, 0, &count, &f->err), STATUS_OK);
+	assert_int_equal(count, 0);
+	/* Nor from an experiment that came to its verdicts after this one began, or that judged another metric. */
+	sql_exec(f->store->sql, "UPDATE verdict SET time_utc_ns = time_utc_ns + 3600000000000", NULL);
+	assert_int_equal(store_aa_effects(f->store, f->id, f->machine.hash, workload, 3, effects, 8, &count, &f->err), STATUS_OK);
+	assert_int_equal(count, 0);
+	sql_exec(f->store->sql,
+		"UPDATE verdict SET time_utc_ns = 1; UPDATE experiment SET metric = 'ttft_ms_p50' WHERE finished_utc_ns IS NULL",
+		NULL);
+	assert_int_equal(store_aa_effects(f->store, f->id, f->machine.hash, workload, 3, effects, 8, &count, &f->err), STATUS_OK);
 	assert_int_equal(count, 0);
 }
 
