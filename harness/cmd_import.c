@@ -7,7 +7,9 @@
 #include "base/file.h"
 #include "harness/cmd_common.h"
 #include "harness/commands.h"
+#include "harness/foreign.h"
 #include "harness/report.h"
+#include "harness/report_export.h"
 #include "harness/store.h"
 
 #define RECORD_BYTES_MAX ((size_t)1 << 30)
@@ -18,31 +20,56 @@ static const char import_help[] =
 	"\n"
 	"Adds recorded experiments to a results database. PATH is a record that `verdict export` wrote, or a folder of them "
 	"(*.json). What the\n"
-	"database has already is left as it is, so importing twice adds nothing, and no row is ever deleted.\n";
+	"database has already is left as it is, so importing twice adds nothing, and no row is ever deleted.\n"
+	"\n"
+	"Results of other benchmarks are kept in the table \"measurement\", and never judged: llama-bench (JSON, JSONL, SQL), "
+	"vLLM's "
+	"bench serve\n"
+	"(JSON), SGLang's bench_serving (JSONL), InferenceX rows (JSON). A file is added whole or not at all.\n";
 
 static const char export_help[] =
 	"usage: verdict export ID [options]\n"
 	"\n"
-	"Prints the whole record of an experiment: facts, settings, every launch, run and request, verdicts.\n";
+	"Prints an experiment. Formats: record, everything (facts, settings, every launch, run and request, verdicts), which "
+	"import reads; json,\n"
+	"its verdict rows; csv, a line for each run; aiperf, an aggregate for each arm and workload in the shape of AIPerf's. The "
+	"table\n"
+	"\"llama_bench\" of the database itself is what llama.cpp's compare-llama-bench.py reads.\n";
 
 struct importing {
 	struct store *store;
-	size_t added, known;
+	size_t added, known; /* experiments */
+	size_t measurements, known_measurements;
 };
 
-static enum status import_file(struct importing *importing, const char *path, struct err *err)
+static enum status import_record(struct importing *importing, const struct text *text, const char *path, struct err *err)
 {
-	struct text text = {0};
 	struct json *record = NULL;
 	bool added = false;
-	enum status status = file_read(path, RECORD_BYTES_MAX, &text, err);
-	if (!status)
-		status = json_parse(text_str(&text), text.len, path, &record, err);
+	enum status status = json_parse(text_str(text), text->len, path, &record, err);
 	if (!status && store_import(importing->store, record, &added, err))
 		status = err_add(err, "%s", path);
 	importing->added += !status && added;
 	importing->known += !status && !added;
 	json_free(record);
+	return status;
+}
+
+static enum status import_file(struct importing *importing, const char *path, struct err *err)
+{
+	struct text text = {0};
+	struct json *rows = NULL;
+	size_t added = 0, known = 0;
+	enum status status = file_read(path, RECORD_BYTES_MAX, &text, err);
+	if (!status)
+		status = foreign_read(text_str(&text), text.len, path, &rows, err);
+	if (!status && rows)
+		status = store_import_measurements(importing->store, rows, path, &added, &known, err);
+	else if (!status)
+		status = import_record(importing, &text, path, err);
+	importing->measurements += added;
+	importing->known_measurements += known;
+	json_free(rows);
 	text_release(&text);
 	return status;
 }
@@ -96,10 +123,14 @@ static enum status print_counts(const struct importing *importing, const char *d
 {
 	struct text text = {0};
 	if (as_json)
-		text_printf(&text, "{\"added\": %zu, \"known\": %zu}\n", importing->added, importing->known);
+		text_printf(&text, "{\"added\": %zu, \"known\": %zu, \"measurements_added\": %zu, \"measurements_known\": %zu}\n",
+			importing->added, importing->known, importing->measurements, importing->known_measurements);
 	else
 		text_printf(&text, "%s: %zu experiment%s added, %zu known already\n", db, importing->added,
 			importing->added == 1 ? "" : "s", importing->known);
+	if (!as_json && importing->measurements + importing->known_measurements > 0)
+		text_printf(&text, "%s: %zu measurement%s of other benchmarks added, %zu known already\n", db,
+			importing->measurements, importing->measurements == 1 ? "" : "s", importing->known_measurements);
 	enum status status = report_print(&text, err);
 	text_release(&text);
 	return status;
@@ -131,32 +162,57 @@ enum status cmd_import(int argc, char **argv, struct err *err)
 	return status;
 }
 
+static bool is_format(const char *name)
+{
+	return text_equal(name, "record") || text_equal(name, "json") || text_equal(name, "csv") || text_equal(name, "aiperf");
+}
+
+static enum status print_exported(struct store *store, long long id, const char *format, struct err *err)
+{
+	struct json *record = NULL, *shaped = NULL;
+	struct text text = {0};
+	enum status status = store_export(store, id, &record, err);
+	if (!status && text_equal(format, "json")) {
+		const struct history_filters filters = {.experiment_id = id};
+		status = store_history(store, &filters, &shaped, err);
+	} else if (!status && text_equal(format, "aiperf")) {
+		shaped = export_aiperf(record);
+	} else if (!status && text_equal(format, "csv")) {
+		export_csv(record, &text);
+	}
+	if (!status)
+		status = text.len ? report_print(&text, err) : report_print_json(shaped ? shaped : record, err);
+	text_release(&text);
+	json_free(shaped);
+	json_free(record);
+	return status;
+}
+
 enum status cmd_export(int argc, char **argv, struct err *err)
 {
-	const char *db = "results.db", *words[2];
+	const char *db = "results.db", *format = "record", *words[2];
 	bool help = false;
 	const struct option options[] = {
 		{"db", OPTION_STRING, &db, 0, 0, "FILE", "Results database (default results.db)."},
+		{"format", OPTION_STRING, &format, 0, 0, "NAME", "record (default), json, csv or aiperf."},
 		{"help", OPTION_FLAG, &help, 0, 0, NULL, "Print this text."},
 	};
 	size_t n_options = sizeof options / sizeof options[0], n_words = 0;
 	long long id = 0;
 	struct store *store = NULL;
-	struct json *record = NULL;
 	enum status status = options_parse(options, n_options, argc, argv, 2, words, 2, &n_words, err);
 	if (!status && help)
 		return cmd_print_help(export_help, options, n_options, "", err);
 	if (!status && (n_words != 1 || !text_to_i64(words[0], &id)))
 		status = err_set(err, STATUS_INPUT, "export takes the number of one experiment (see verdict history)");
+	if (!status && !is_format(format))
+		status = err_set(err, STATUS_INPUT, "there is no format '%s'; there are record, json, csv and aiperf", format);
 	if (!status)
 		status = cmd_require_database(db, err);
 	if (!status)
 		status = store_open(db, &store, err);
 	if (!status)
-		status = store_export(store, id, &record, err);
-	if (!status)
-		status = report_print_json(record, err);
-	json_free(record);
+		status = print_exported(store, id, format, err);
 	store_close(store);
 	return status;
 }

@@ -102,6 +102,11 @@ enum status store_export(struct store *store, int64_t experiment_id, struct json
 /* Adds a record, all or nothing. *added is false when the database has it already. STATUS_INPUT: it is not a sound record. */
 enum status store_import(struct store *store, const struct json *record, bool *added, struct err *err);
 
+/* Adds measurements of other benchmarks (rows of foreign_read), all or nothing; those that are known already are left as they are.
+ * No verdict rests on them. source: name of their file. */
+enum status store_import_measurements(
+	struct store *store, const struct json *rows, const char *source, size_t *added, size_t *known, struct err *err);
+
 /* Mean seconds of the saved launches of experiments with this hash, or NaN: what a plan is estimated from. */
 enum status store_launch_seconds(struct store *store, const char *experiment_hash, double *seconds, struct err *err);
 

@@ -152,7 +152,60 @@ static const char version_4[] =
 	"NULL,"
 	"  FOREIGN KEY (experiment_id, arm) REFERENCES arm (experiment_id, arm)) STRICT;";
 
-const char *const store_migrations[] = {version_1, version_2, version_3, version_4};
+/* Version 5: measurements that other benchmarks recorded, which no verdict rests on; and what was measured here in the table that
+ * llama.cpp's compare-llama-bench.py reads. Its keys are the configuration ("build_commit": start of the hashes of engine and
+ * settings) and what both sides of a comparison share; columns that are settings of one side stay 0, since rows that differ there
+ * are never compared. One row for each launch and workload, kept by a trigger. */
+#define LLAMA_BENCH_COLUMNS \
+	"build_commit, build_number, cpu_info, gpu_info, backends, model_filename, model_type, model_size, model_n_params, " \
+	"n_batch, " \
+	"n_ubatch, n_threads, cpu_mask, cpu_strict, poll, type_k, type_v, n_gpu_layers, n_cpu_moe, split_mode, main_gpu, " \
+	"no_kv_offload, flash_attn, devices, tensor_split, tensor_buft_overrides, load_mode, use_mmap, embeddings, " \
+	"no_op_offload, " \
+	"no_host, fit_target, fit_min_ctx, n_prompt, n_gen, n_depth, test_time, avg_ns, stddev_ns, avg_ts, stddev_ts, launch_id, " \
+	"workload"
+#define LLAMA_BENCH_ROWS(condition) \
+	"INSERT OR REPLACE INTO llama_bench (" LLAMA_BENCH_COLUMNS \
+	") SELECT substr(b.hash, 1, 8) || '-' || substr(c.hash, 1, 8), 0," \
+	"  ma.name, '', e.adapter, mo.name, mo.name || ' ' || w.name, 0, 0, 0, 0, 0, '', 0, 0, '', '', 0, 0, '', 0, 0, 0, '', " \
+	"'', ''," \
+	"  '', 0, 0, 0, 0, 0, 0, coalesce(json_extract(wl.document, '$.input_len'), 0)," \
+	"  coalesce(json_extract(wl.document, '$.output_len'), 0), 0," \
+	"  strftime('%Y-%m-%dT%H:%M:%SZ', l.started_utc_ns / 1000000000, 'unixepoch')," \
+	"  CAST(avg(r.duration_ns) AS INTEGER), 0, avg(r.output_tps), CASE WHEN count(*) > 1 THEN" \
+	"  sqrt(max(0.0, (sum(r.output_tps * r.output_tps) - sum(r.output_tps) * sum(r.output_tps) / count(*)) / (count(*) - 1)))" \
+	"  ELSE 0.0 END, l.launch_id, r.workload FROM run r JOIN launch l USING (launch_id) JOIN experiment e USING " \
+	"(experiment_id)" \
+	"  JOIN arm a ON a.experiment_id = l.experiment_id AND a.arm = l.arm JOIN config c USING (config_id)" \
+	"  JOIN build b USING (build_id) JOIN machine ma USING (machine_id) JOIN model mo USING (model_id)" \
+	"  JOIN experiment_workload w ON w.experiment_id = l.experiment_id AND w.workload = r.workload JOIN workload wl USING" \
+	"  (workload_id) WHERE r.warmup = 0 AND r.voided = 0 AND r.output_tps IS NOT NULL AND l.failure = 'none'" condition \
+	"  GROUP BY l.launch_id, r.workload;"
+static const char version_5[] =
+	"CREATE TABLE measurement (measurement_id INTEGER PRIMARY KEY, hash TEXT NOT NULL UNIQUE, tool TEXT NOT NULL, "
+	"source TEXT,"
+	"  time_utc TEXT, engine TEXT, build TEXT, model TEXT, machine TEXT, label TEXT, concurrency INTEGER, input_len "
+	"INTEGER,"
+	"  output_len INTEGER, completed INTEGER, failed INTEGER, tokens_per_s REAL, tokens_per_s_gpu REAL, ttft_ms_p50 "
+	"REAL,"
+	"  tpot_ms_p50 REAL, document TEXT NOT NULL) STRICT;"
+	"CREATE TABLE llama_bench (build_commit TEXT, build_number INTEGER, cpu_info TEXT, gpu_info TEXT, backends TEXT,"
+	"  model_filename TEXT, model_type TEXT, model_size INTEGER, model_n_params INTEGER, n_batch INTEGER, n_ubatch "
+	"INTEGER,"
+	"  n_threads INTEGER, cpu_mask TEXT, cpu_strict INTEGER, poll INTEGER, type_k TEXT, type_v TEXT, n_gpu_layers "
+	"INTEGER,"
+	"  n_cpu_moe INTEGER, split_mode TEXT, main_gpu INTEGER, no_kv_offload INTEGER, flash_attn INTEGER, devices TEXT,"
+	"  tensor_split TEXT, tensor_buft_overrides TEXT, load_mode TEXT, use_mmap INTEGER, embeddings INTEGER, "
+	"no_op_offload INTEGER,"
+	"  no_host INTEGER, fit_target INTEGER, fit_min_ctx INTEGER, n_prompt INTEGER, n_gen INTEGER, n_depth INTEGER, "
+	"test_time TEXT,"
+	"  avg_ns INTEGER, stddev_ns INTEGER, avg_ts REAL, stddev_ts REAL, launch_id INTEGER NOT NULL REFERENCES launch "
+	"(launch_id),"
+	"  workload INTEGER NOT NULL, PRIMARY KEY (launch_id, workload)) STRICT;" LLAMA_BENCH_ROWS(
+		"") "CREATE TRIGGER llama_bench_follows_run AFTER INSERT ON run WHEN NEW.warmup = 0 "
+		    "BEGIN " LLAMA_BENCH_ROWS(" AND l.launch_id = NEW.launch_id AND r.workload = NEW.workload") " END;";
+
+const char *const store_migrations[] = {version_1, version_2, version_3, version_4, version_5};
 const int store_migrations_count = sizeof store_migrations / sizeof store_migrations[0];
 
 static enum status read_number(struct sql *sql, const char *question, int64_t *out, struct err *err)

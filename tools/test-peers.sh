@@ -27,7 +27,8 @@ run() {
 		if "$python" - "$work/result.json" "$arm" <<-'PYTHON'
 			import json, sys
 			rows = json.load(open(sys.argv[1]))["verdicts"]
-			row = [row for row in rows if f"{row['knob']}={row['value']}" == sys.argv[2]]
+			text = lambda value: value if isinstance(value, str) else json.dumps(value)
+			row = [row for row in rows if f"{row['knob']}={text(row['value'])}" == sys.argv[2]]
 			assert len(row) == 1, rows
 			row = row[0]
 			assert row["verdict"] in ("helped", "hurt", "neutral") and row["launches"] >= 3, row

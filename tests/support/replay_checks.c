@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "harness/completion.h"
+#include "harness/foreign.h"
 #include "harness/sse.h"
 
 static void write_event(void *ctx, const struct sse_event *event)
@@ -75,6 +76,22 @@ void check_completion_bytes(const uint8_t *data, size_t size)
 	read_once(data, size, 200, "text/event-stream", "cut");
 	read_once(data, size, 200, "application/json", NULL);
 	read_once(data, size, 503, "application/json", NULL);
+}
+
+void check_foreign_bytes(const uint8_t *data, size_t size)
+{
+	struct text text = {0};
+	struct json *rows = NULL;
+	struct err err = {0};
+	text_append(&text, (const char *)data, size);
+	enum status status = foreign_read(text_str(&text), text.len, "x", &rows, &err);
+	ASSERT(status == STATUS_OK || (!rows && err.text[0]));
+	for (size_t i = 0; i < json_count(rows); i++) {
+		const struct json *row = json_at(rows, i);
+		ASSERT(json_text_len(json_get(row, "hash")) == 64 && json_kind_of(json_get(row, "document")) == JSON_KIND_OBJECT);
+	}
+	json_free(rows);
+	text_release(&text);
 }
 
 int check_corpus(const char *folder, void (*check)(const uint8_t *data, size_t size))

@@ -11,6 +11,9 @@ void check_sse_bytes(const uint8_t *data, size_t size);
 /* Reading gives a result that is consistent in itself, as a stream and as a document, complete and cut off. */
 void check_completion_bytes(const uint8_t *data, size_t size);
 
+/* Reading other benchmarks' results gives rows that all have a hash and a document, or a complaint. */
+void check_foreign_bytes(const uint8_t *data, size_t size);
+
 /* Calls check with each file of a folder; returns how many there were, -1 when the folder cannot be read. */
 int check_corpus(const char *folder, void (*check)(const uint8_t *data, size_t size));
 
