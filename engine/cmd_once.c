@@ -13,6 +13,7 @@
 #define MAX_TOKENS_DEFAULT 64
 #define MAX_TOKENS_MAX (1 << 24)
 #define WARMUP_MAX 1000
+#define TOP_P_MIN 1e-6 /* a share of nothing names no token; /v1/completions refuses 0 as well */
 #define OWN_OPTIONS 14
 
 struct once_options {
@@ -131,7 +132,7 @@ static size_t fill_table(struct once_options *o, struct option *table)
 		{"max-tokens", OPTION_I64, &o->max_tokens, 1, MAX_TOKENS_MAX, "N", "Tokens to make at most (default 64)."},
 		{"temperature", OPTION_DOUBLE, &o->temperature, 0, 100, "T", "0 takes the likeliest token (default 0)."},
 		{"top-k", OPTION_I64, &o->top_k, 0, INT_MAX, "N", "Sample among the N likeliest; 0 is off (default 0)."},
-		{"top-p", OPTION_DOUBLE, &o->top_p, 0, 1, "P", "Sample among the likeliest that make up P (default 1)."},
+		{"top-p", OPTION_DOUBLE, &o->top_p, TOP_P_MIN, 1, "P", "Sample among the likeliest that make up P (default 1)."},
 		{"min-p", OPTION_DOUBLE, &o->min_p, 0, 1, "P", "Drop tokens less likely than P times the likeliest (default 0)."},
 		{"seed", OPTION_I64, &o->seed, 0, (double)LLONG_MAX, "N", "Seed of the sampling noise (default 0)."},
 		{"ignore-eos", OPTION_FLAG, &o->ignore_eos, 0, 0, NULL, "Go on after an end token, to exactly max-tokens."},

@@ -221,6 +221,7 @@ static void refusals_have_exit_codes_and_a_line_for_programs(void **state)
 		{{"--prompt-ids", "288"}, 2, "288", NULL}, /* one past the vocabulary */
 		{{"--prompt", "a", "--max-tokens", "0"}, 2, "max-tokens", NULL},
 		{{"--prompt", "a", "--max-tokens", "5000"}, 2, "256", NULL},
+		{{"--prompt", "a", "--top-p", "0"}, 2, "top-p", NULL},
 		{{"--prompt", "a", "--mem-fraction", "1.5"}, 2, "at most 1", "{\"error\":\"bad_option\"}"},
 		{{"--prompt", "a", "--allreduce", "nccl"}, 2, "ref-socket", "{\"error\":\"allreduce_refused\"}"},
 		{{"--prompt", "a", "--tp", "5"}, 2, "use --tp 1 to 4", "{\"error\":\"cannot_shard\"}"},
