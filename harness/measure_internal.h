@@ -45,8 +45,7 @@ struct request_style measuring_style(const struct measuring *measuring);
 bool measuring_read_counters(struct measuring *measuring, struct run_counters *out);
 
 /* GET of a path of the server; what came of it is in answer (released by the caller) and err. */
-void measuring_get(
-	struct measuring *measuring, const char *path, double timeout_s, struct client_answer *answer, struct err *err);
+void measuring_get(struct measuring *measuring, const char *path, double timeout_s, struct client_answer *answer, struct err *err);
 
 /* Reads back the settings in effect, which fails the launch where they are others than asked, and the server's version. */
 void measuring_read_back(struct measuring *measuring);

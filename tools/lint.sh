@@ -6,6 +6,9 @@ status=0
 mapfile -t sources < <(git ls-files 'base/*.c' 'kernels/*.c' 'engine/*.c' 'harness/*.c')
 flags=(-std=c17 -D_GNU_SOURCE -I. -DVERDICT_VERSION='"lint"' -DVERDICT_BUILD_HASH='"lint"')
 
+echo "lint: clang-format"
+git ls-files '*.c' '*.h' | xargs clang-format --dry-run --Werror || { echo "lint: make format puts this right"; status=1; }
+
 echo "lint: clang-tidy on ${#sources[@]} files"
 # Each instruction-set file needs its own flags, as in the Makefile.
 tidy() {

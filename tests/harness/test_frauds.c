@@ -114,8 +114,7 @@ static void a_warm_cache_on_one_side_breaks_a_guard(void **state)
 
 static void a_count_that_is_no_number_is_an_answer_that_cannot_be_read(void **state)
 {
-	expect_failed(
-		"nan", &(struct stub_experiment){0}, "invalid token near 'NaN'");
+	expect_failed("nan", &(struct stub_experiment){0}, "invalid token near 'NaN'");
 }
 
 static void several_tokens_in_one_event_are_counted_as_several(void **state)
