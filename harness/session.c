@@ -7,11 +7,14 @@
 #include "base/file.h"
 #include "harness/artifact.h"
 #include "harness/cmd_common.h"
+#include "harness/engine_version.h"
 #include "harness/help_check.h"
 #include "harness/plan.h"
 #include "harness/report.h"
 #include "harness/run_loop.h"
 #include "harness/target.h"
+
+#define VERSION_MS_MAX 10000 /* guess: a program that is read from a slow disk for the first time */
 
 extern char **environ;
 
@@ -56,7 +59,10 @@ static enum status find_engine(struct session *session, struct err *err)
 	const struct experiment *experiment = session->experiment;
 	cmd_builtin_engine(&session->engine_program);
 	enum status status = find_program(session, &experiment->engine, &session->engine_found, err);
-	session->build = (struct build_facts){.program = text_str(&session->engine_found), .version = ""};
+	if (!status && target_of_engine(&experiment->engine)->tells_version)
+		engine_version_ask(text_str(&session->engine_found), VERSION_MS_MAX, &session->engine_version);
+	session->build =
+		(struct build_facts){.program = text_str(&session->engine_found), .version = text_str(&session->engine_version)};
 	if (!status)
 		status = artifact_hash(session->build.program, NULL, session->build.hash, err);
 	struct text hashes = {0}, program = {0};
@@ -219,4 +225,5 @@ void session_close(struct session *session)
 	json_free(session->machine.facts);
 	text_release(&session->engine_program);
 	text_release(&session->engine_found);
+	text_release(&session->engine_version);
 }

@@ -19,6 +19,7 @@ struct session {
 	struct build_facts build;
 	struct text engine_program; /* the built-in engine */
 	struct text engine_found; /* the program that arms are launched with */
+	struct text engine_version; /* what it says, empty when it is not asked or does not say */
 	char model_hash[65];
 	int64_t experiment_id;
 };

@@ -69,6 +69,7 @@ struct target_ops {
 	bool counts_in_streams; /* false: only a whole answer tells its token counts, so none is streamed */
 	bool booleans_as_words; /* "--x true", not "--x" and "--no-x" */
 	bool per_request_cache; /* understands cache_prompt: false, which keeps a request from reusing a prefix */
+	bool tells_version; /* its program is the engine itself, and "--version" ends at once: no interpreter, no unknown command */
 
 	/* Adds host and port arguments when the command does not mention ${PORT}. */
 	void (*add_address)(struct string_vector *out, const char *port);

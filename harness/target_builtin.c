@@ -78,6 +78,7 @@ const struct target_ops target_builtin = {
 	.counts_in_streams = true,
 	.booleans_as_words = false,
 	.per_request_cache = false,
+	.tells_version = true,
 	.add_address = target_add_host_and_port,
 	.switch_of = target_switch_from_spelling,
 	.effective = target_effective_settings,

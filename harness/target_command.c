@@ -34,6 +34,7 @@ const struct target_ops target_command_line = {
 	.counts_in_streams = true,
 	.booleans_as_words = false,
 	.per_request_cache = false,
+	.tells_version = false,
 	.add_address = add_address,
 	.switch_of = switch_of,
 	.effective = target_effective_settings,

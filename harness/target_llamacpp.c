@@ -47,6 +47,7 @@ const struct target_ops target_llamacpp = {
 	.counts_in_streams = true,
 	.booleans_as_words = false,
 	.per_request_cache = true,
+	.tells_version = true,
 	.add_address = target_add_host_and_port,
 	.switch_of = switch_of,
 	.effective = target_effective_nowhere,

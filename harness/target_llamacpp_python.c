@@ -45,6 +45,7 @@ const struct target_ops target_llamacpp_python = {
 	.counts_in_streams = false,
 	.booleans_as_words = true,
 	.per_request_cache = false,
+	.tells_version = false,
 	.add_address = target_add_host_and_port,
 	.switch_of = switch_of,
 	.effective = target_effective_nowhere,

@@ -66,6 +66,7 @@ const struct target_ops target_sglang = {
 	.counts_in_streams = true,
 	.booleans_as_words = false,
 	.per_request_cache = false,
+	.tells_version = false,
 	.add_address = target_add_host_and_port,
 	.switch_of = switch_of,
 	.effective = effective,
