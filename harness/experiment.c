@@ -12,6 +12,8 @@
 #define EXPERIMENT_BYTES_MAX ((size_t)1 << 20)
 #define SECONDS_MAX (30.0 * 86400)
 #define BLOCKS_MAX 100
+#define RACE_BLOCKS 8 /* of a race that does not say: with looks after 3 and 5 */
+#define SEARCH_CONFIRM_BLOCKS 3 /* of a race that does not say: its winner is the best of many */
 
 /* Metric names as verdict rows show them, and the spelling with the percentile in the middle that other tools use. */
 static const struct metric_name {
@@ -52,6 +54,12 @@ static const struct metric_name *read_metric(const struct place *object, const s
 	return found ? found : fallback;
 }
 
+/* Asked before the matrix is read, because defaults depend on it. */
+static bool is_race(const struct place *root)
+{
+	return text_equal(json_text(json_get(json_get(root->value, "matrix"), "mode")), "race");
+}
+
 /* The first look comes after "blocks"; with room for more, one look half-way and one at the end follow. */
 static void plan_looks(struct protocol *protocol)
 {
@@ -63,7 +71,7 @@ static void plan_looks(struct protocol *protocol)
 		protocol->looks[protocol->n_looks++] = protocol->max_blocks;
 }
 
-static void read_looks(struct protocol *protocol, const struct place *place)
+static void read_looks(struct protocol *protocol, const struct place *place, bool race)
 {
 	struct place looks = place_get(place, "looks"), blocks = place_get(place, "blocks"),
 		     max_blocks = place_get(place, "max_blocks");
@@ -82,7 +90,9 @@ static void read_looks(struct protocol *protocol, const struct place *place)
 	}
 	int first = count ? protocol->looks[0] : 3, last = count ? protocol->looks[count - 1] : 0;
 	protocol->blocks = (int)place_integer(place, "blocks", 1, BLOCKS_MAX, first);
-	protocol->max_blocks = (int)place_integer(place, "max_blocks", 1, BLOCKS_MAX, last ? last : protocol->blocks);
+	if (!last)
+		last = race && protocol->blocks < RACE_BLOCKS ? RACE_BLOCKS : protocol->blocks;
+	protocol->max_blocks = (int)place_integer(place, "max_blocks", 1, BLOCKS_MAX, last);
 	if (protocol->max_blocks < protocol->blocks)
 		place_fail(max_blocks.value ? &max_blocks : &blocks, false, "max_blocks (%d) is less than blocks (%d)",
 			protocol->max_blocks, protocol->blocks);
@@ -98,7 +108,7 @@ static void read_protocol(struct protocol *protocol, const struct place *root)
 	static const char *const orders[] = {"random_in_block", NULL};
 	struct place place = place_get(root, "protocol");
 	place_section(&place, SECTION_PROTOCOL);
-	read_looks(protocol, &place);
+	read_looks(protocol, &place, is_race(root));
 	place_choice(&place, "order", orders, 0);
 	protocol->order_seed = (uint64_t)place_integer(&place, "order_seed", 0, INT64_MAX, 1);
 	protocol->runs_per_launch = (int)place_integer(&place, "runs_per_launch", 1, 100, 2);
@@ -106,6 +116,7 @@ static void read_protocol(struct protocol *protocol, const struct place *root)
 	protocol->run_timeout_s = place_number(&place, "run_timeout_s", 0.1, SECONDS_MAX, 600);
 	protocol->stall_s = place_number(&place, "stall_s", 0.1, SECONDS_MAX, 30);
 	protocol->budget_s = place_number(&place, "budget_s", 0, SECONDS_MAX, 0);
+	protocol->budget_launches = (int)place_integer(&place, "budget_launches", 0, 1000000, 0);
 	protocol->screening = place_bool(&place, "screening", protocol->max_blocks > 3);
 	struct place warmup = place_get(&place, "warmup"), retries = place_get(&place, "retries");
 	place_section(&warmup, SECTION_WARMUP);
@@ -150,7 +161,8 @@ static void read_rules(struct verdict_rules *rules, const struct place *root)
 	rules->alpha = place_number(&place, "alpha", 1e-6, 0.5, 0.05);
 	rules->equivalence = place_bool(&place, "equivalence", true);
 	struct place confirm = place_get(&place, "confirm_winner_blocks");
-	rules->confirm_winner_blocks = (int)place_integer(&place, "confirm_winner_blocks", 0, 20, 0);
+	rules->confirm_winner_blocks =
+		(int)place_integer(&place, "confirm_winner_blocks", 0, 20, is_race(root) ? SEARCH_CONFIRM_BLOCKS : 0);
 	if (rules->confirm_winner_blocks == 1 || rules->confirm_winner_blocks == 2)
 		place_fail(&confirm, false, "must be 0, or at least 3: fewer blocks confirm nothing");
 	place_choice(&place, "correction", corrections, 0);

@@ -37,6 +37,15 @@ struct knob_value {
 
 struct engine_spec;
 
+/* What makes launches beyond the plan of blocks needless. */
+enum search { SEARCH_NONE, SEARCH_RACE };
+
+/* Larger values (up) or smaller ones ask more memory. */
+struct monotone_knob {
+	const char *knob;
+	bool up;
+};
+
 enum arm_kind { ARM_BASELINE, ARM_AA_TWIN, ARM_CANDIDATE };
 
 struct arm {
@@ -82,6 +91,7 @@ struct protocol {
 	int warmup_requests; /* per slot and workload */
 	double cooldown_s, run_timeout_s, stall_s, budget_s;
 	int retry_client_error, retry_crash, retry_oom_load;
+	int budget_launches; /* start no block that would exceed so many launches; 0: no limit */
 	bool screening; /* drop an arm after block 2 when it is hopelessly slower: see verdict_screen */
 	bool quick;
 	char hash[65];
@@ -144,6 +154,9 @@ struct experiment {
 	size_t n_engines;
 	struct arm arms[EXPERIMENT_ARMS_MAX]; /* baseline first, A/A twin second (when wanted), then candidates in plan order */
 	int n_arms;
+	enum search search;
+	struct monotone_knob monotone[EXPERIMENT_KNOBS_MAX]; /* matrix.monotone_oom */
+	int n_monotone;
 	struct workload workloads[EXPERIMENT_WORKLOADS_MAX];
 	int n_workloads;
 	struct protocol protocol;

@@ -22,6 +22,15 @@ const char *experiment_value_text(struct reader *reader, const struct json *valu
 /* Expands "baseline" and "matrix" into experiment->arms. Needs experiment->engine. */
 void experiment_read_arms(struct experiment *experiment, const struct place *root);
 
+/* Complains about malformed constraints, and about one that the baseline breaks. Needs the baseline's arm. */
+void experiment_read_constraints(const struct experiment *experiment, const struct place *constraints);
+
+/* Whether an arm keeps a constraint that experiment_read_constraints accepted. */
+bool experiment_keeps_constraint(const struct arm *arm, const struct json *constraint);
+
+/* Reads "monotone_oom" of the matrix. Needs the baseline's arm. */
+void experiment_read_monotone(struct experiment *experiment, const struct place *matrix);
+
 /* Drops the candidates that --only does not name. */
 void experiment_keep_only(struct experiment *experiment, struct reader *reader, const char *only);
 

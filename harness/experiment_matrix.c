@@ -23,6 +23,8 @@ struct matrix {
 	size_t n_factors;
 	struct place exclude; /* array or absent */
 	bool *exclude_used;
+	struct place constraints; /* array or absent */
+	int n_forbidden; /* arms left out because they break one */
 };
 
 static void check_knob_name(struct matrix *matrix, const struct place *place, const char *knob)
@@ -202,6 +204,11 @@ void experiment_check_assignment(const struct experiment *experiment, const stru
 
 static bool is_excluded(struct matrix *matrix, const struct arm *arm)
 {
+	for (size_t i = 0; i < json_count(matrix->constraints.value); i++)
+		if (!experiment_keeps_constraint(arm, json_at(matrix->constraints.value, i))) {
+			matrix->n_forbidden++;
+			return true;
+		}
 	for (size_t i = 0; i < json_count(matrix->exclude.value); i++)
 		if (experiment_arm_matches(arm, json_at(matrix->exclude.value, i))) {
 			matrix->exclude_used[i] = true;
@@ -409,7 +416,8 @@ static void add_baseline(struct matrix *matrix, const struct place *baseline, bo
 
 void experiment_read_arms(struct experiment *experiment, const struct place *root)
 {
-	static const char *const modes[] = {"ofat", "grid", "list", NULL};
+	static const char *const modes[] = {"ofat", "grid", "list", "race", NULL};
+	static const enum search searches[] = {SEARCH_NONE, SEARCH_NONE, SEARCH_NONE, SEARCH_RACE};
 	struct matrix *state = arena_calloc(root->reader->arena, 1, sizeof *state);
 	*state = (struct matrix){.experiment = experiment, .reader = root->reader};
 	struct place baseline = place_get(root, "baseline"), matrix = place_get(root, "matrix");
@@ -418,18 +426,26 @@ void experiment_read_arms(struct experiment *experiment, const struct place *roo
 	int mode = place_choice(&matrix, "mode", modes, 0);
 	struct place factors = place_get(&matrix, "factors"), arms = place_get(&matrix, "arms"),
 		     include = place_get(&matrix, "include");
+	experiment->search = searches[mode];
 	if (mode == 2 && factors.value)
 		place_fail(&factors, true, "mode list takes arms, not factors");
-	if (mode != 2 && arms.value)
-		place_fail(&arms, true, "arms belongs to mode list; use factors or include");
+	if (mode != 2 && mode != 3 && arms.value)
+		place_fail(&arms, true, "arms belongs to the modes list and race; use factors or include");
+	if (mode == 3 && arms.value && factors.value)
+		place_fail(&arms, true, "a race is between arms or the combinations of factors, not both");
 	read_factors(state, &factors);
 	if (!reader_ok(root->reader))
 		return;
 	add_baseline(state, &baseline, place_bool(&matrix, "aa_twin", true));
 	read_exclusions(state, &matrix);
+	state->constraints = place_get(&matrix, "constraints");
+	experiment_read_constraints(experiment, &state->constraints);
+	experiment_read_monotone(experiment, &matrix);
+	if (!reader_ok(root->reader))
+		return;
 	if (mode == 0)
 		expand_ofat(state, &factors);
-	else if (mode == 1)
+	else if (mode == 1 || (mode == 3 && !arms.value))
 		expand_grid(state, &factors);
 	else
 		expand_list(state, &arms, true);
@@ -439,6 +455,10 @@ void experiment_read_arms(struct experiment *experiment, const struct place *roo
 	if (!reader_ok(root->reader))
 		return;
 	report_unused_exclusions(state);
+	if (state->n_forbidden)
+		add_notice(state,
+			reader_print(root->reader, "matrix.constraints leave out %d setting%s", state->n_forbidden,
+				state->n_forbidden == 1 ? "" : "s"));
 	experiment_assign_engines(experiment, root);
 	for (int i = 0; i < experiment->n_arms; i++)
 		hash_configuration(experiment, &experiment->arms[i]);

@@ -71,7 +71,9 @@ static void stop_decided(
 		bool decided = experiment->arms[arm].kind == ARM_CANDIDATE, any = false;
 		for (size_t i = 0; i < n_rows; i++)
 			if (rows[i].arm == arm) {
-				decided = decided && rows[i].decided;
+				/* In a race it is not enough to help: another one may help more. */
+				bool races = experiment->search == SEARCH_RACE && rows[i].verdict == VERDICT_HELPED;
+				decided = decided && rows[i].decided && !races;
 				any = true;
 			}
 		if (decided && any && !stopped[arm])

@@ -9,6 +9,8 @@
 #include "base/mem.h"
 #include "harness/looks.h"
 #include "harness/plan.h"
+#include "harness/prune.h"
+#include "harness/race.h"
 #include "harness/sampler.h"
 
 #define CLIENT_BUSY_FRAC 0.5 /* guess: above it, queueing delays reach the size of what a read takes */
@@ -58,7 +60,8 @@ enum status run_loop_dropped(
 	}
 	for (size_t i = 0; i < cells->count; i++) {
 		const struct launch_cell *cell = &cells->items[i];
-		if (cell->block < block && is_lasting(cell->failure) && experiment->arms[cell->arm].kind == ARM_CANDIDATE)
+		bool lasting = cell->pruned || (cell->block < block && is_lasting(cell->failure));
+		if (lasting && experiment->arms[cell->arm].kind == ARM_CANDIDATE)
 			dropped[cell->arm] = true;
 	}
 	return STATUS_OK;
@@ -68,7 +71,7 @@ int run_loop_done(const struct experiment *experiment, const struct launch_cells
 {
 	int done = 0;
 	for (size_t i = 0; i < cells->count; i++)
-		done += cells->items[i].block < experiment->protocol.blocks &&
+		done += cells->items[i].block < experiment->protocol.blocks && !cells->items[i].pruned &&
 			!run_loop_wants_retry(&experiment->protocol, &cells->items[i]);
 	return done;
 }
@@ -81,6 +84,7 @@ struct state {
 	struct verdict_row *rows; /* as of the last look */
 	size_t n_rows;
 	int *stopped; /* by arm: see looks_judge */
+	struct race_place *places; /* by arm: see race_run; all zero unless this is a race */
 	bool has_confirmation;
 	struct store_confirmation confirmation;
 	int64_t begin_ns;
@@ -101,7 +105,12 @@ static struct looks looks_of(struct run_loop *loop, const struct state *state)
 static enum status judge(struct run_loop *loop, struct state *state, int blocks, struct err *err)
 {
 	struct looks looks = looks_of(loop, state);
-	return looks_judge(&looks, blocks, state->rows, &state->n_rows, state->stopped, err);
+	enum status status = looks_judge(&looks, blocks, state->rows, &state->n_rows, state->stopped, err);
+	if (!status && loop->experiment->search == SEARCH_RACE)
+		status = race_run(&looks, blocks, state->places, err);
+	if (!status)
+		race_explain(loop->experiment, state->places, state->rows, state->n_rows);
+	return status;
 }
 
 static enum status save_verdicts(struct run_loop *loop, const struct state *state, bool final, struct err *err)
@@ -110,8 +119,10 @@ static enum status save_verdicts(struct run_loop *loop, const struct state *stat
 }
 
 /* Every candidate was decided at this look or an earlier one. */
-static bool all_stopped(const struct experiment *experiment, const struct state *state)
+static bool is_over(const struct experiment *experiment, const struct state *state)
 {
+	if (experiment->search == SEARCH_RACE)
+		return race_over(experiment, state->places, state->stopped, state->rows, state->n_rows);
 	for (int arm = 0; arm < experiment->n_arms; arm++)
 		if (experiment->arms[arm].kind == ARM_CANDIDATE && !state->stopped[arm])
 			return false;
@@ -123,7 +134,10 @@ static bool all_stopped(const struct experiment *experiment, const struct state 
 static enum status reload(struct run_loop *loop, struct launch_cells *cells, struct err *err)
 {
 	launch_cells_release(cells);
-	return store_load_cells(loop->store, loop->experiment_id, loop->experiment, cells, err);
+	enum status status = store_load_cells(loop->store, loop->experiment_id, loop->experiment, cells, err);
+	if (!status)
+		prune_add(loop->experiment, loop->oom_memory, cells);
+	return status;
 }
 
 static void forward_progress(void *ctx, const struct measure_progress *step)
@@ -172,12 +186,24 @@ static enum status attempt(
 	return status;
 }
 
-static void explain_drop(struct run_loop *loop, const struct launch_cell *cell)
+/* Says which settings were pruned because of an arm; NULL: because of any. */
+static void announce_pruned(struct run_loop *loop, const struct launch_cells *cells, const char *cause)
+{
+	for (size_t i = 0; i < cells->count; i++) {
+		const struct launch_cell *cell = &cells->items[i];
+		if (cell->pruned && (!cause || strstr(cell->reason, cause)))
+			progress_note(loop->progress, "%s: %s", loop->experiment->arms[cell->arm].name, cell->reason);
+	}
+}
+
+static void explain_drop(struct run_loop *loop, const struct launch_cells *cells, const struct launch_cell *cell)
 {
 	const struct protocol *protocol = &loop->experiment->protocol;
 	if (is_lasting(cell->failure) && loop->experiment->arms[cell->arm].kind == ARM_CANDIDATE &&
 		cell->block + 1 < protocol->max_blocks)
 		progress_note(loop->progress, "%s is not launched again: %s", loop->experiment->arms[cell->arm].name, cell->reason);
+	if (cell->failure == FAILURE_OOM_LOAD || cell->failure == FAILURE_OOM_RUN)
+		announce_pruned(loop, cells, loop->experiment->arms[cell->arm].name);
 }
 
 /* Launches an arm of a block until its result stands. */
@@ -197,7 +223,7 @@ static enum status launch_arm(struct run_loop *loop, const struct plan_launch *p
 			status = err_set(err, STATUS_INTERRUPTED, "interrupted");
 	}
 	if (!status && is_new)
-		explain_drop(loop, cell);
+		explain_drop(loop, cells, cell);
 	if (!status && experiment->arms[plan->arm].kind == ARM_BASELINE && cell->failure != FAILURE_NONE)
 		status = err_set(err, STATUS_ANSWER_BAD, "the baseline failed: %s", cell->reason);
 	return status;
@@ -221,8 +247,14 @@ static enum status run_block(struct run_loop *loop, int block, struct state *sta
 	const struct experiment *experiment = loop->experiment;
 	bool *dropped = mem_calloc((size_t)experiment->n_arms, sizeof(*dropped));
 	enum status status = run_loop_dropped(experiment, &state->cells, block, dropped, err);
+	struct looks looks = looks_of(loop, state);
+	if (!status && experiment->search == SEARCH_RACE)
+		status = race_run(&looks, block, state->places, err);
 	for (int arm = 0; arm < experiment->n_arms; arm++) {
-		dropped[arm] = dropped[arm] || state->stopped[arm];
+		if (block > 0 && state->places[arm].lost_after == block)
+			progress_note(loop->progress, "%s leaves the race after block %d: slower than %s",
+				experiment->arms[arm].name, block, experiment->arms[state->places[arm].leader].name);
+		dropped[arm] = dropped[arm] || state->stopped[arm] || state->places[arm].lost_after;
 		loop->progress->total -= dropped[arm];
 	}
 	if (!status)
@@ -231,10 +263,33 @@ static enum status run_block(struct run_loop *loop, int block, struct state *sta
 	return status;
 }
 
-static bool is_spent(const struct run_loop *loop, int64_t begin_ns)
+/* Launches of the block just done, and of all so far with their repetitions. */
+static void count_launches(const struct launch_cells *cells, int blocks, int *last, int *all)
 {
-	double budget_s = loop->experiment->protocol.budget_s;
-	return budget_s > 0 && (double)(clock_monotonic_ns() - begin_ns) / 1e9 > budget_s;
+	*last = *all = 0;
+	for (size_t i = 0; i < cells->count; i++) {
+		const struct launch_cell *cell = &cells->items[i];
+		*last += cell->block == blocks - 1 && !cell->pruned;
+		*all += cell->pruned ? 0 : cell->attempt + 1;
+	}
+}
+
+/* Whether a budget forbids a block like the last one, room kept for the winner's confirmation. Says so. */
+static bool is_spent(const struct run_loop *loop, const struct state *state, int blocks)
+{
+	const struct protocol *protocol = &loop->experiment->protocol;
+	int last, all, reserved = 3 * loop->experiment->rules.confirm_winner_blocks; /* baseline, twin, winner */
+	count_launches(&state->cells, blocks, &last, &all);
+	if (protocol->budget_launches && all + last + reserved > protocol->budget_launches) {
+		progress_note(loop->progress, "the budget of %d launches allows no block after block %d", protocol->budget_launches,
+			blocks);
+		return true;
+	}
+	if (protocol->budget_s > 0 && (double)(clock_monotonic_ns() - state->begin_ns) / 1e9 > protocol->budget_s) {
+		progress_note(loop->progress, "the time budget of %g s is spent after block %d", protocol->budget_s, blocks);
+		return true;
+	}
+	return false;
 }
 
 /* Index of the look that comes after so many blocks; -1: none. */
@@ -261,7 +316,7 @@ static void announce_next(struct run_loop *loop, const struct state *state, int 
 	const int *looks = experiment->protocol.looks;
 	int live = 0;
 	for (int arm = 0; arm < experiment->n_arms; arm++)
-		live += experiment->arms[arm].kind == ARM_CANDIDATE && !state->stopped[arm];
+		live += experiment->arms[arm].kind == ARM_CANDIDATE && !state->stopped[arm] && !state->places[arm].lost_after;
 	progress_note(loop->progress, "%d candidate%s undecided after block %d: going on to block %d", live,
 		live == 1 ? " is" : "s are", looks[look], looks[look + 1]);
 	loop->progress->total += (looks[look + 1] - looks[look]) * experiment->n_arms;
@@ -279,11 +334,8 @@ static enum status search(struct run_loop *loop, struct state *state, int *block
 		int look = look_after(protocol, *blocks);
 		if (status && status != STATUS_ANSWER_BAD)
 			return status;
-		if (!status && !is_last && is_spent(loop, state->begin_ns)) {
-			progress_note(
-				loop->progress, "the time budget of %g s is spent after block %d", protocol->budget_s, *blocks);
-			is_last = true;
-		}
+		if (!status && !is_last && !is_behind(&state->cells, *blocks, end))
+			is_last = is_spent(loop, state, *blocks);
 		bool is_end = is_last || status == STATUS_ANSWER_BAD;
 		if (look < 0 && !is_end)
 			continue;
@@ -295,7 +347,7 @@ static enum status search(struct run_loop *loop, struct state *state, int *block
 		status = save_verdicts(loop, state, false, err);
 		if (status)
 			return status;
-		if (all_stopped(loop->experiment, state)) {
+		if (is_over(loop->experiment, state)) {
 			progress_note(loop->progress, "every candidate is decided after block %d", *blocks);
 			return STATUS_OK;
 		}
@@ -373,7 +425,14 @@ enum status run_loop_run(struct run_loop *loop, struct err *err)
 	struct state state = {.begin_ns = clock_monotonic_ns()};
 	state.rows = mem_calloc((size_t)experiment->n_arms * (size_t)experiment->n_workloads, sizeof(*state.rows));
 	state.stopped = mem_calloc((size_t)experiment->n_arms, sizeof(*state.stopped));
-	enum status status = reload(loop, &state.cells, err);
+	state.places = mem_calloc((size_t)experiment->n_arms, sizeof(*state.places));
+	struct json *oom_memory = NULL;
+	enum status status = store_oom_memory(loop->store, loop->experiment_id, &oom_memory, err);
+	loop->oom_memory = oom_memory;
+	if (!status)
+		status = reload(loop, &state.cells, err);
+	if (!status)
+		announce_pruned(loop, &state.cells, NULL);
 	if (!status)
 		status = store_confirmation(loop->store, loop->experiment_id, &state.confirmation, &state.has_confirmation, err);
 	if (!status)
@@ -381,5 +440,8 @@ enum status run_loop_run(struct run_loop *loop, struct err *err)
 	launch_cells_release(&state.cells);
 	mem_free(state.rows);
 	mem_free(state.stopped);
+	mem_free(state.places);
+	json_free(oom_memory);
+	loop->oom_memory = NULL;
 	return status;
 }

@@ -19,6 +19,7 @@ struct run_loop {
 	const char *machine_hash;
 	struct measure *measure;
 	struct progress *progress;
+	const struct json *oom_memory; /* set by run_loop_run: see prune_add */
 };
 
 /* Runs what is missing and saves verdicts at every look. Returns STATUS_OK when the experiment is complete, however many candidates

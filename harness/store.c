@@ -377,6 +377,28 @@ enum status store_aa_effects(struct store *store, int64_t experiment_id, const c
 	return status;
 }
 
+enum status store_oom_memory(struct store *store, int64_t experiment_id, struct json **out, struct err *err)
+{
+	struct sql_statement *statement = NULL;
+	*out = NULL;
+	enum status status = sql_prepare(store->sql,
+		"SELECT DISTINCT o.experiment_id, o.settings, o.reason FROM oom_memory o JOIN experiment own ON own.experiment_id "
+		"= ?"
+		" WHERE o.failure = 'oom_load' AND o.experiment_id <> own.experiment_id AND o.started_utc_ns < own.started_utc_ns"
+		" AND o.machine_id = own.machine_id AND o.model_id = own.model_id AND o.build_id = own.build_id AND o.adapter = "
+		"own.adapter"
+		" AND o.command IS json_extract(own.document, '$.engine.command') AND o.env IS json_extract(own.document, "
+		"'$.engine.env')"
+		" ORDER BY o.experiment_id",
+		&statement, err);
+	if (!status) {
+		sql_bind_int(statement, experiment_id);
+		status = sql_rows(statement, rows_json_columns, out, err);
+	}
+	sql_finish(statement);
+	return status;
+}
+
 enum status store_launch_seconds(struct store *store, const char *experiment_hash, double *seconds, struct err *err)
 {
 	struct sql_statement *statement = NULL;

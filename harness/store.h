@@ -88,6 +88,10 @@ enum status store_extend(struct store *store, int64_t experiment_id, struct stor
 enum status store_extensions(
 	struct store *store, int64_t experiment_id, struct store_extension *out, size_t out_max, size_t *count, struct err *err);
 
+/* Settings that could not be loaded for want of memory in experiments that began before this one, on the same machine, with the
+ * same model, build, command and environment: [{"experiment_id", "settings": {…}, "reason"}]. Caller frees. */
+enum status store_oom_memory(struct store *store, int64_t experiment_id, struct json **out, struct err *err);
+
 /* The winner that fresh blocks are to confirm, one for each experiment. */
 struct store_confirmation {
 	int arm, from_block, blocks;

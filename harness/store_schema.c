@@ -205,7 +205,16 @@ static const char version_5[] =
 		"") "CREATE TRIGGER llama_bench_follows_run AFTER INSERT ON run WHEN NEW.warmup = 0 "
 		    "BEGIN " LLAMA_BENCH_ROWS(" AND l.launch_id = NEW.launch_id AND r.workload = NEW.workload") " END;";
 
-const char *const store_migrations[] = {version_1, version_2, version_3, version_4, version_5};
+/* Version 6: settings that ran out of memory here, by machine, model, build and engine section: what asks as much need not be
+ * tried. */
+static const char version_6[] =
+	"CREATE VIEW oom_memory AS SELECT l.experiment_id, l.failure, l.reason, l.started_utc_ns, c.settings, e.machine_id, "
+	"e.model_id, e.build_id,"
+	"  e.adapter, json_extract(e.document, '$.engine.command') AS command, json_extract(e.document, '$.engine.env') AS env"
+	"  FROM launch l JOIN experiment e USING (experiment_id) JOIN arm a ON a.experiment_id = l.experiment_id AND a.arm = l.arm"
+	"  JOIN config c USING (config_id) WHERE l.failure IN ('oom_load', 'oom_run') AND l.machine_dirty = 0 AND e.imported = 0;";
+
+const char *const store_migrations[] = {version_1, version_2, version_3, version_4, version_5, version_6};
 const int store_migrations_count = sizeof store_migrations / sizeof store_migrations[0];
 
 static enum status read_number(struct sql *sql, const char *question, int64_t *out, struct err *err)

@@ -36,7 +36,7 @@ double verdict_min_effect(double floor_pct, const double *aa_effects, size_t n)
 /* One arm while it is being judged. */
 struct judged {
 	bool applies;
-	int cells, failed, voided, good; /* launches of this arm */
+	int cells, failed, voided, pruned, good; /* launches of this arm, and one for those that were needless */
 	const struct launch_cell *first_failure;
 	int prompts, prompts_matching; /* of the fingerprints, over all launches; 0 when none were taken */
 	bool screened;
@@ -79,6 +79,7 @@ static void count_cells(struct judging *judging)
 			judging->n_blocks = cell->block + 1;
 		arm->cells++;
 		arm->voided += cell->voided;
+		arm->pruned += cell->pruned;
 		if (!cell->voided && cell->failure != FAILURE_NONE) {
 			arm->failed++;
 			if (!arm->first_failure || cell->block < arm->first_failure->block)
@@ -411,7 +412,7 @@ static void judge_arm(const struct judging *judging, int index, bool baseline_fa
 		.min_effect_pct = judging->min_effect_pct,
 		.baseline_metric = exp(judging->arms[0].log_mean)};
 	if (has_failed(judging, index)) {
-		row->launches = arm->cells - arm->voided;
+		row->launches = arm->cells - arm->voided - arm->pruned;
 		decide_failed(judging, row);
 	} else if (baseline_failed) {
 		row->metric = exp(arm->log_mean);

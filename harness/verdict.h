@@ -15,6 +15,7 @@ struct launch_cell {
 	int arm, block, attempt;
 	enum failure failure;
 	char reason[VERDICT_REASON_BYTES];
+	bool pruned; /* never launched: see prune.h */
 	bool voided; /* the machine was disturbed: neither counted nor blamed */
 	double log_metric[EXPERIMENT_WORKLOADS_MAX]; /* ln of the geometric mean over runs of the primary metric; NaN when absent */
 	double log_limit[EXPERIMENT_LIMITS_MAX][EXPERIMENT_WORKLOADS_MAX]; /* the same for each of rules.limits */

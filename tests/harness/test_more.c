@@ -178,6 +178,7 @@ static void an_interrupted_extension_is_completed_by_resume(void **state)
 		"DELETE FROM request WHERE run_id IN (SELECT run_id FROM run JOIN launch USING (launch_id) WHERE block = 2 AND arm "
 		"= 1);"
 		"DELETE FROM run WHERE launch_id IN (SELECT launch_id FROM launch WHERE block = 2 AND arm = 1);"
+		"DELETE FROM llama_bench WHERE launch_id IN (SELECT launch_id FROM launch WHERE block = 2 AND arm = 1);"
 		"DELETE FROM launch WHERE block = 2 AND arm = 1");
 	assert_int_equal(CALL(space, NULL, "run", space->file, "--resume"), 0);
 	assert_int_equal(count_launches(space, &blocks), 6);
