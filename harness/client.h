@@ -3,7 +3,11 @@
  *
  * Manners: proxies are never used, whatever the environment says; redirects are not followed; nothing is ever sent twice. Every
  * request has a connection of its own: libcurl silently repeats a request when a kept connection turns out to be dead, and a repeat
- * inside a timed run would be work that nobody counted. The cost of the handshake is part of the request's time. */
+ * inside a timed run would be work that nobody counted. The cost of the handshake is part of the request's time.
+ *
+ * A time is taken right after the read that brought an event: it is later than the arrival by the wake-up of this process and by
+ * the reads of the sockets that were ready before, some microseconds each (bench_client tells what they cost here). Events that one
+ * read brings share its time. */
 #ifndef HARNESS_CLIENT_H
 #define HARNESS_CLIENT_H
 

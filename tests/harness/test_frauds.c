@@ -120,14 +120,14 @@ static void a_count_that_is_no_number_is_an_answer_that_cannot_be_read(void **st
 static void several_tokens_in_one_event_are_counted_as_several(void **state)
 {
 	/* The same speed a token, in events of four: whoever counts events finds a quarter of it. */
-	const char *stub[] = {"--token-ms", "4", NULL};
+	const char *stub[] = {"--token-ms", "8", NULL};
 	struct json *document = NULL;
 	struct text errors = {0};
 	run_fraud("chunks", &(struct stub_experiment){.stub = stub, .protocol = THREE_BLOCKS}, &document, &errors, 0);
 	const struct json *row = run_bed_row(document, "fraud", "chunks");
 	double effect = json_number(json_get(row, "effect_pct"), NAN);
 	print_message("effect %+.1f %%\n", effect);
-	assert_true(effect > -40 && effect < 40);
+	assert_true(effect > -50); /* counting events would give -75 %; a busy machine delays four events more than one */
 	assert_string_not_equal(json_text(json_get(row, "verdict")), "failed");
 	json_free(document);
 	text_release(&errors);

@@ -8,6 +8,7 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "harness/chunked.h"
 #include "harness/completion.h"
 #include "harness/foreign.h"
 #include "harness/sse.h"
@@ -41,6 +42,36 @@ void check_sse_bytes(const uint8_t *data, size_t size)
 		struct text cut = {0};
 		split(data, size, step, &cut);
 		ASSERT(cut.len == whole.len && (whole.len == 0 || memcmp(cut.data, whole.data, whole.len) == 0));
+		text_release(&cut);
+	}
+	text_release(&whole);
+}
+
+/* What is appended tells a refused body from one that is over and from one that is not. */
+static void unchunk(const uint8_t *bytes, size_t size, size_t step, struct text *out)
+{
+	struct chunked chunked = {0};
+	struct err err = {0};
+	for (size_t at = 0; at < size && !err.status; at += step) {
+		const char *piece = (const char *)bytes + at, *data;
+		size_t len = size - at < step ? size - at : step, data_len;
+		while (chunked_next(&chunked, &piece, &len, &data, &data_len, &err)) {
+			ASSERT(data_len > 0 && data >= (const char *)bytes && data + data_len <= (const char *)bytes + size);
+			text_append(out, data, data_len);
+		}
+		ASSERT(len == 0 || err.status || chunked.state == CHUNKED_DONE);
+	}
+	text_append_char(out, err.status ? 'r' : chunked.state == CHUNKED_DONE ? 'd' : 'o');
+}
+
+void check_chunked_bytes(const uint8_t *data, size_t size)
+{
+	struct text whole = {0};
+	unchunk(data, size, size ? size : 1, &whole);
+	for (size_t step = 1; step <= 3; step++) {
+		struct text cut = {0};
+		unchunk(data, size, step, &cut);
+		ASSERT(cut.len == whole.len && memcmp(cut.data, whole.data, whole.len) == 0);
 		text_release(&cut);
 	}
 	text_release(&whole);

@@ -8,6 +8,9 @@
 /* Events are the same however the bytes are cut, and hold no line ends but the LF that joins data lines. */
 void check_sse_bytes(const uint8_t *data, size_t size);
 
+/* The body is the same however the bytes are cut, or they are refused in every cut. */
+void check_chunked_bytes(const uint8_t *data, size_t size);
+
 /* Reading gives a result that is consistent in itself, as a stream and as a document, complete and cut off. */
 void check_completion_bytes(const uint8_t *data, size_t size);
 
