@@ -8,7 +8,10 @@
 #include "harness/cmd_common.h"
 #include "harness/commands.h"
 #include "harness/init.h"
+#include "harness/init_sweep.h"
 #include "harness/report.h"
+
+#define SWEEP_BYTES_MAX ((size_t)1 << 20)
 
 static const char help_text[] =
 	"usage: verdict init [options] -- COMMAND [ARGUMENT…]\n"
@@ -62,12 +65,28 @@ static enum status tell(const struct experiment *experiment, const char *path, c
 	return status;
 }
 
-static enum status init(const struct init_request *request, const char *path, struct err *err)
+static enum status apply_sweep(struct json *document, const char *sweep, struct err *err)
+{
+	struct text text = {0};
+	struct json *entries = NULL;
+	enum status status = file_read(sweep, SWEEP_BYTES_MAX, &text, err);
+	if (!status)
+		status = json_parse(text_str(&text), text.len, sweep, &entries, err);
+	if (!status)
+		status = init_apply_sweep(document, entries, sweep, err);
+	json_free(entries);
+	text_release(&text);
+	return status;
+}
+
+static enum status init(const struct init_request *request, const char *sweep, const char *path, struct err *err)
 {
 	struct json *document = NULL;
 	struct experiment *experiment = NULL;
 	struct text text = {0}, notes = {0};
 	enum status status = init_document(request, &document, &notes, err);
+	if (!status && sweep)
+		status = apply_sweep(document, sweep, err);
 	if (!status) {
 		json_write(document, JSON_STYLE_PRETTY, &text);
 		text_append_char(&text, '\n');
@@ -90,11 +109,12 @@ enum status cmd_init(int argc, char **argv, struct err *err)
 {
 	const char *words[INIT_WORDS_MAX];
 	struct init_request request = {.words = words, .cpus = (int)sysconf(_SC_NPROCESSORS_ONLN)};
-	const char *path = "experiment.json";
+	const char *path = "experiment.json", *sweep = NULL;
 	bool help = false;
 	const struct option options[] = {
 		{"output", OPTION_STRING, &path, 0, 0, "FILE", "File to write (default experiment.json); - prints it."},
 		{"name", OPTION_STRING, &request.name, 0, 0, "NAME", "Name of the experiment (default: engine and model)."},
+		{"sweep", OPTION_STRING, &sweep, 0, 0, "FILE", "Take the candidates from a parameter file of vllm bench sweep."},
 		{"help", OPTION_FLAG, &help, 0, 0, NULL, "Print this text."},
 	};
 	size_t n_options = sizeof options / sizeof options[0];
@@ -103,5 +123,5 @@ enum status cmd_init(int argc, char **argv, struct err *err)
 		return cmd_print_help(help_text, options, n_options, help_end, err);
 	if (!status && !request.n_words)
 		status = err_set(err, STATUS_INPUT, "init needs a command line after -- (see verdict init --help)");
-	return status ? status : init(&request, path, err);
+	return status ? status : init(&request, sweep, path, err);
 }

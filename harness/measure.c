@@ -207,7 +207,8 @@ static enum status send_bodies(struct measuring *measuring, const char *endpoint
 		.n_bodies = bodies->count,
 		.concurrency = concurrency,
 		.run_timeout_s = timeout_s,
-		.stall_s = protocol->stall_s,
+		/* A whole answer gives no event until it is there. */
+		.stall_s = measuring->target->counts_in_streams ? protocol->stall_s : timeout_s,
 		.watch = &watch};
 	enum status status = client_run_load(measuring->measure->client, &load, run, report_out, err);
 	if (status)
