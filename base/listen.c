@@ -35,14 +35,15 @@ static int bind_one(const struct addrinfo *address, int send_buffer_bytes)
 
 static void describe(const char *host, struct listen_socket *out)
 {
-	struct sockaddr_storage bound = {0};
+	union {
+		struct sockaddr any;
+		struct sockaddr_in v4;
+		struct sockaddr_in6 v6;
+	} bound = {0};
 	socklen_t len = sizeof(bound);
 
-	getsockname(out->fd, (struct sockaddr *)&bound, &len);
-	if (bound.ss_family == AF_INET6)
-		out->port = ntohs(((struct sockaddr_in6 *)&bound)->sin6_port);
-	else
-		out->port = ntohs(((struct sockaddr_in *)&bound)->sin_port);
+	getsockname(out->fd, &bound.any, &len);
+	out->port = ntohs(bound.any.sa_family == AF_INET6 ? bound.v6.sin6_port : bound.v4.sin_port);
 	bool numeric_v6 = strchr(host, ':') != NULL;
 	snprintf(out->url, sizeof(out->url), numeric_v6 ? "http://[%s]:%d" : "http://%s:%d", host, out->port);
 }
