@@ -271,11 +271,6 @@ int64_t sql_last_id(struct sql *sql)
 	return sqlite3_last_insert_rowid(sql->handle);
 }
 
-int sql_changes(struct sql *sql)
-{
-	return sqlite3_changes(sql->handle);
-}
-
 enum status sql_insert(
 	struct sql *sql, const char *table, const char *const *columns, const struct json *object, int64_t *id, struct err *err)
 {

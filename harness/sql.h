@@ -57,7 +57,6 @@ struct json *sql_row(struct sql_statement *statement, const char *const *json_co
 enum status sql_rows(struct sql_statement *statement, const char *const *json_columns, struct json **out, struct err *err);
 
 int64_t sql_last_id(struct sql *sql);
-int sql_changes(struct sql *sql); /* rows changed by the last statement */
 
 /* INSERT INTO table of those members of object that are named in columns (NULL-terminated; absent members become NULL). */
 enum status sql_insert(
