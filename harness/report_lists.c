@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "harness/effective.h"
 #include "harness/report_format.h"
 #include "harness/target.h"
 
@@ -177,6 +178,41 @@ static const char *arm_name(const struct json *shown, int64_t arm)
 	return "?";
 }
 
+/* The last launch of an arm that told its settings. */
+static const struct json *config_of_arm(const struct json *shown, int64_t arm)
+{
+	const struct json *launches = json_get(shown, "launches"), *config = NULL;
+	for (size_t i = 0; i < json_count(launches); i++) {
+		const struct json *told = json_get(json_at(launches, i), "effective_config");
+		if (int_of(json_at(launches, i), "arm") == arm && json_kind_of(told) == JSON_KIND_OBJECT)
+			config = told;
+	}
+	return config;
+}
+
+/* Settings that differ from the baseline's in effect, though the arm did not ask for it: the cause may be one of them. */
+static void append_unasked(struct text *out, const struct json *shown)
+{
+	const struct target_ops *target = target_by_name(text_of(json_get(shown, "experiment"), "adapter"));
+	const struct json *arms = json_get(shown, "arms"), *baseline = config_of_arm(shown, 0);
+	bool any = false;
+	for (size_t i = 1; target && i < json_count(arms); i++) {
+		const struct json *arm = json_at(arms, i);
+		struct json *differences =
+			effective_differences(target, baseline, config_of_arm(shown, int_of(arm, "arm")), json_get(arm, "changed"));
+		for (size_t d = 0; d < json_count(differences); d++, any = true) {
+			const struct json *difference = json_at(differences, d);
+			text_printf(out, "%s  %s: %s ", any ? "" : "\nin effect, though nobody asked for it\n",
+				text_of(arm, "name"), text_of(difference, "setting"));
+			target_value_text(json_get(difference, "baseline"), out);
+			text_append_str(out, " → ");
+			target_value_text(json_get(difference, "value"), out);
+			text_append_char(out, '\n');
+		}
+		json_free(differences);
+	}
+}
+
 static void append_runs(struct text *out, const struct json *launch, const char *metric)
 {
 	const struct json *runs = json_get(launch, "runs");
@@ -251,5 +287,6 @@ void report_details(const struct json *shown, struct report_style style, struct 
 	text_append_str(out, "\n\n");
 	report_table(shown, style, out);
 	append_arms(out, shown);
+	append_unasked(out, shown);
 	append_launches(out, shown, style);
 }

@@ -1,0 +1,77 @@
+/* Comparing settings one by one. */
+#include "harness/effective.h"
+
+#include "base/text.h"
+
+/* New with every start. */
+static const char *const volatile_names[] = {
+	"port",
+	"host",
+	"url",
+	"nonce",
+	"pid",
+	"random_seed",
+	"nccl_port",
+	"dist_init_addr",
+	"start_time",
+	"uptime",
+	"api_key",
+};
+
+static bool is_volatile(const char *name)
+{
+	for (size_t i = 0; i < sizeof(volatile_names) / sizeof(volatile_names[0]); i++)
+		if (text_equal(name, volatile_names[i]))
+			return true;
+	return false;
+}
+
+/* The engine's own form is {"value": …, "why": …}. */
+static const struct json *value_of(const struct json *setting)
+{
+	const struct json *value = json_kind_of(setting) == JSON_KIND_OBJECT ? json_get(setting, "value") : NULL;
+	return value ? value : setting;
+}
+
+/* Lists and objects hold state as often as settings; only what is one value is compared. */
+static bool is_scalar(const struct json *value)
+{
+	enum json_kind kind = json_kind_of(value);
+	return kind != JSON_KIND_OBJECT && kind != JSON_KIND_ARRAY;
+}
+
+static bool was_asked_for(const struct target_ops *target, const struct json *config, const struct json *changed, const char *name,
+	const struct json *value)
+{
+	for (size_t i = 0; i < json_count(changed); i++) {
+		const char *knob = json_text(json_get(json_at(changed, i), "knob"));
+		if (knob && (text_equal(knob, name) || target->effective(config, knob) == value))
+			return true;
+	}
+	return false;
+}
+
+struct json *effective_differences(
+	const struct target_ops *target, const struct json *baseline, const struct json *other, const struct json *changed)
+{
+	struct json *differences = json_new_array();
+	const struct json *left = json_get(baseline, "settings"), *right = json_get(other, "settings");
+	if (!left || !right) {
+		left = baseline;
+		right = other;
+	}
+	for (void *at = json_first(left); at; at = json_next(left, at)) {
+		const char *name = json_iterator_key(at);
+		const struct json *before = value_of(json_iterator_value(at)), *after = value_of(json_get(right, name));
+		if (!after || is_volatile(name) || !is_scalar(before) || !is_scalar(after) || json_same(before, after))
+			continue;
+		if (was_asked_for(target, other, changed, name, after))
+			continue;
+		struct json *difference = json_new_object();
+		json_set(difference, "setting", json_new_string(name));
+		json_set(difference, "baseline", json_clone(before));
+		json_set(difference, "value", json_clone(after));
+		json_append(differences, difference);
+	}
+	return differences;
+}
