@@ -8,6 +8,7 @@
 #include "harness/cmd_common.h"
 #include "harness/commands.h"
 #include "harness/init.h"
+#include "harness/init_llama_bench.h"
 #include "harness/init_sweep.h"
 #include "harness/report.h"
 
@@ -20,7 +21,8 @@ static const char help_text[] =
 	"that\n"
 	"usually matters gets one or two candidates. Knows vllm serve, python -m sglang.launch_server, llama-server and "
 	"verdict-engine\n"
-	"serve, with variables (NAME=value) or a wrapper before them. Nothing is launched, and no file is overwritten.\n";
+	"serve, with variables (NAME=value) or a wrapper before them, and llama-bench, whose grid is run on llama-server. Nothing "
+	"is launched, and no file is overwritten.\n";
 
 static const char help_end[] = "\n"
 			       "Example: verdict init -- vllm serve meta-llama/Llama-3.1-8B-Instruct --max-num-seqs 256\n"
@@ -84,7 +86,9 @@ static enum status init(const struct init_request *request, const char *sweep, c
 	struct json *document = NULL;
 	struct experiment *experiment = NULL;
 	struct text text = {0}, notes = {0};
-	enum status status = init_document(request, &document, &notes, err);
+	bool bench = init_is_llama_bench(request);
+	enum status status =
+		bench ? init_llama_bench(request, &document, &notes, err) : init_document(request, &document, &notes, err);
 	if (!status && sweep)
 		status = apply_sweep(document, sweep, err);
 	if (!status) {

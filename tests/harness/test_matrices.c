@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "harness/experiment.h"
 #include "harness/init.h"
+#include "harness/init_llama_bench.h"
 #include "harness/init_sweep.h"
 #include "harness/target.h"
 
@@ -256,6 +257,83 @@ static void sweep_files_that_are_none_are_refused(void **state)
 	}
 }
 
+/* ---- llama-bench's command lines ---- */
+
+static struct experiment *bench_experiment(const char *const *words, size_t n_words, struct err *err)
+{
+	const struct init_request request = {.words = words, .n_words = n_words, .cpus = 2};
+	struct json *document = NULL;
+	struct text notes = {0}, text = {0};
+	struct experiment *experiment = NULL;
+	assert_true(init_is_llama_bench(&request));
+	if (init_llama_bench(&request, &document, &notes, err) == STATUS_OK) {
+		json_write(document, JSON_STYLE_COMPACT, &text);
+		if (experiment_parse(text.data, text.len, "e.json", NULL, &experiment, err))
+			fail_msg("%s", err->text);
+	}
+	json_free(document);
+	text_release(&notes);
+	text_release(&text);
+	return experiment;
+}
+#define BENCH(err, ...) \
+	bench_experiment((const char *const[]){__VA_ARGS__}, sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *), err)
+
+static void a_command_line_of_llama_bench_becomes_a_grid(void **state)
+{
+	struct err err = {0};
+	struct experiment *experiment =
+		BENCH(&err, "bin/llama-bench", "-m", "m.gguf", "-b", "128,256-1024*2", "-t", "1,2", "-t", "4", "-n", "128,256",
+			"-p", "0", "-pg", "512,128", "-pg", "1024,16", "-d", "0,512", "-fa", "0,1", "-r", "3", "-o", "json");
+	assert_non_null(experiment);
+	assert_int_equal(experiment->n_arms - 1, 4 * 3 * 2);
+	assert_int_equal(experiment->n_workloads, (2 + 2) * 2); /* a pair is one load */
+	assert_string_equal(experiment->workloads[2].name, "pp512+tg128");
+	assert_int_equal(experiment->workloads[2].input_len, 512);
+	assert_string_equal(experiment->workloads[7].name, "pp1024+tg16@d512");
+	assert_int_equal(experiment->workloads[7].input_len, 1536);
+	assert_int_equal(experiment->protocol.runs_per_launch, 3);
+	expect_tail(
+		experiment, 0, (const char *const[]){"4242", "--threads", "1", "--batch-size", "128", "--flash-attn", "off"}, 7);
+	experiment_release(experiment);
+	experiment = BENCH(&err, "llama-bench", "-m", "m.gguf", "-ub", "10-50+10", "-ngl", "-1", "-ctk", "f16,q8_0");
+	assert_int_equal(experiment->n_arms - 1, 5 * 2);
+	assert_int_equal(experiment->n_workloads, 2); /* pp512 and tg128 where nothing is said */
+	experiment_release(experiment);
+}
+
+static void command_lines_of_llama_bench_that_cannot_be_run_are_refused(void **state)
+{
+	static const struct {
+		const char *words[7], *complaint;
+	} cases[] = {
+		{{"llama-bench", "-m", "m", "-t", "1"}, "every switch has one value"},
+		{{"llama-bench", "-m", "m,n", "-t", "1,2"}, "-m must name one model"},
+		{{"llama-bench", "-t", "1,2"}, "-m must name one model"},
+		{{"llama-bench", "-m", "m", "--rpc", "x"}, "'--rpc' has no counterpart here"},
+		{{"llama-bench", "-m", "m", "-t"}, "-t lacks its value"},
+		{{"llama-bench", "-m", "m", "-t", "8-1"}, "-t 8-1 is no value"},
+		{{"llama-bench", "-m", "m", "-t", "1-8*1"}, "-t 1-8*1 is no value"},
+		{{"llama-bench", "-m", "m", "-t", "1-8/2"}, "is no value"},
+		{{"llama-bench", "-m", "m", "-t", "1,,2"}, "is no value"},
+		{{"llama-bench", "-m", "m", "-t", "0-999999999"}, "is no value"},
+		{{"llama-bench", "-m", "m", "-t", "0-99999999999999999999"}, "is no value"},
+		{{"llama-bench", "-m", "m", "-pg", "512"}, "-pg 512 is no value"},
+		{{"llama-bench", "-m", "m", "-fa", "2"}, "-fa 2 is no value"},
+		{{"llama-bench", "-m", "m", "-r", "0"}, "-r 0 is no value"},
+	};
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct err err = {0};
+		size_t n_words = 0;
+		while (n_words < 7 && cases[i].words[n_words])
+			n_words++;
+		assert_null(bench_experiment(cases[i].words, n_words, &err));
+		assert_int_equal(err.status, STATUS_INPUT);
+		if (!strstr(err.text, cases[i].complaint))
+			fail_msg("%s", err.text);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -268,6 +346,8 @@ int main(void)
 		cmocka_unit_test(what_cannot_be_said_is_refused_by_name),
 		cmocka_unit_test(a_sweep_file_of_vllm_becomes_a_list_of_arms),
 		cmocka_unit_test(sweep_files_that_are_none_are_refused),
+		cmocka_unit_test(a_command_line_of_llama_bench_becomes_a_grid),
+		cmocka_unit_test(command_lines_of_llama_bench_that_cannot_be_run_are_refused),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
