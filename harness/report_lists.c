@@ -178,32 +178,45 @@ static const char *arm_name(const struct json *shown, int64_t arm)
 	return "?";
 }
 
-/* The last launch of an arm that told its settings. */
-static const struct json *config_of_arm(const struct json *shown, int64_t arm)
+/* What the baseline told of its settings in a block; in any block when it did not in this one. */
+static const struct json *baseline_config(const struct json *shown, int64_t block)
 {
-	const struct json *launches = json_get(shown, "launches"), *config = NULL;
+	const struct json *launches = json_get(shown, "launches"), *any = NULL;
 	for (size_t i = 0; i < json_count(launches); i++) {
-		const struct json *told = json_get(json_at(launches, i), "effective_config");
-		if (int_of(json_at(launches, i), "arm") == arm && json_kind_of(told) == JSON_KIND_OBJECT)
-			config = told;
+		const struct json *launch = json_at(launches, i), *told = json_get(launch, "effective_config");
+		if (int_of(launch, "arm") != 0 || json_kind_of(told) != JSON_KIND_OBJECT)
+			continue;
+		if (int_of(launch, "block") == block)
+			return told;
+		any = told;
 	}
-	return config;
+	return any;
+}
+
+static const struct json *changes_of_arm(const struct json *shown, int64_t arm)
+{
+	const struct json *arms = json_get(shown, "arms");
+	for (size_t i = 0; i < json_count(arms); i++)
+		if (int_of(json_at(arms, i), "arm") == arm)
+			return json_get(json_at(arms, i), "changed");
+	return NULL;
 }
 
 /* Settings that differ from the baseline's in effect, though the arm did not ask for it: the cause may be one of them. */
 static void append_unasked(struct text *out, const struct json *shown)
 {
 	const struct target_ops *target = target_by_name(text_of(json_get(shown, "experiment"), "adapter"));
-	const struct json *arms = json_get(shown, "arms"), *baseline = config_of_arm(shown, 0);
+	const struct json *launches = json_get(shown, "launches");
 	bool any = false;
-	for (size_t i = 1; target && i < json_count(arms); i++) {
-		const struct json *arm = json_at(arms, i);
-		struct json *differences =
-			effective_differences(target, baseline, config_of_arm(shown, int_of(arm, "arm")), json_get(arm, "changed"));
-		for (size_t d = 0; d < json_count(differences); d++, any = true) {
+	for (size_t i = 0; target && i < json_count(launches); i++) {
+		const struct json *launch = json_at(launches, i);
+		int64_t arm = int_of(launch, "arm"), block = int_of(launch, "block");
+		struct json *differences = effective_differences(
+			target, baseline_config(shown, block), json_get(launch, "effective_config"), changes_of_arm(shown, arm));
+		for (size_t d = 0; arm != 0 && d < json_count(differences); d++, any = true) {
 			const struct json *difference = json_at(differences, d);
-			text_printf(out, "%s  %s: %s ", any ? "" : "\nin effect, though nobody asked for it\n",
-				text_of(arm, "name"), text_of(difference, "setting"));
+			text_printf(out, "%s  block %lld  %s: %s ", any ? "" : "\nin effect, though nobody asked for it\n",
+				(long long)block, arm_name(shown, arm), text_of(difference, "setting"));
 			target_value_text(json_get(difference, "baseline"), out);
 			text_append_str(out, " → ");
 			target_value_text(json_get(difference, "value"), out);

@@ -294,6 +294,24 @@ static void details_show_commands_launches_and_the_end_of_logs(void **state)
 	json_free(shown);
 }
 
+static void details_name_settings_that_differ_though_nobody_asked(void **state)
+{
+	struct json *shown = shown_from("{'experiment':{'experiment_id':1,'name':'q','metric':'output_tps','adapter':'builtin'},"
+					"'arms':[{'arm':0,'name':'baseline','changed':[]},"
+					"{'arm':1,'name':'graph_max_bs=0','changed':[{'knob':'graph_max_bs'}]}],"
+					"'workloads':[],'verdicts':[],'launches':["
+					"{'arm':0,'block':0,'effective_config':{'settings':{'allreduce':'a','graph_max_bs':8}}},"
+					"{'arm':1,'block':0,'effective_config':{'settings':{'allreduce':'a','graph_max_bs':0}}},"
+					"{'arm':0,'block':1,'effective_config':{'settings':{'allreduce':'b','graph_max_bs':8}}},"
+					"{'arm':1,'block':1,'effective_config':{'settings':{'allreduce':'a','graph_max_bs':0}}}]}");
+	struct text text = {0};
+	report_details(shown, plain, &text);
+	if (!strstr(text_str(&text), "\nin effect, though nobody asked for it\n  block 1  graph_max_bs=0: allreduce b → a\n\n"))
+		fail_msg("in:\n%s", text_str(&text));
+	text_release(&text);
+	json_free(shown);
+}
+
 static void run_json_has_three_members(void **state)
 {
 	struct json *shown = shown_from("{" HEAD "'rows':[{'knob':'aa_twin'}]}"), *document = report_run_json(shown);
@@ -322,6 +340,7 @@ int main(void)
 		cmocka_unit_test(times_are_in_the_unit_people_use),
 		cmocka_unit_test(history_is_a_table_with_the_ids_that_show_takes),
 		cmocka_unit_test(details_show_commands_launches_and_the_end_of_logs),
+		cmocka_unit_test(details_name_settings_that_differ_though_nobody_asked),
 		cmocka_unit_test(run_json_has_three_members),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
