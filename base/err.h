@@ -29,8 +29,8 @@ enum status err_set_code(struct err *err, enum status status, const char *code, 
 enum status err_set_errno(struct err *err, enum status status, int errnum, const char *format, ...)
 	__attribute__((format(printf, 4, 5)));
 
-/* Puts the caller's noun and ": " before the text. Returns the recorded status, so `return err_add(err, "model '%s'", path);`
- * works. */
+/* Puts the caller's noun and ": " before the text. Returns the recorded status, for
+ * `return err_add(err, "model '%s'", path);`. */
 enum status err_add(struct err *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Forgets the error. */

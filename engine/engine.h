@@ -16,8 +16,7 @@ struct engine;
 struct engine_options {
 	const char *model_path, *device, *allreduce, *tokenizer_pre, *kv_type, *isa;
 	const char *mem_fraction; /* "auto" or a number in (0, 1] */
-	const char *mem_budget_text; /* as written, "2GiB"; NULL for the machine's memory. engine_options_check fills mem_budget
-					from it */
+	const char *mem_budget_text; /* as written, "2GiB"; NULL: the memory of the machine; mem_budget comes from it */
 	const char *speculation; /* "off", "ngram" */
 	bool allreduce_force, prefix_cache;
 	long long tp, threads, max_model_len, max_num_seqs, chunk_tokens, graph_max_bs, mem_budget, queue_max;
@@ -76,8 +75,8 @@ struct engine_listener {
 enum status engine_create(const struct engine_options *options, struct engine **out, struct err *err);
 void engine_destroy(struct engine *engine);
 
-/* Queues a request. prompt is copied. Too long, empty, out-of-range ids: STATUS_INPUT; queue full: STATUS_UNAVAILABLE. *id names
- * it. */
+/* Queues a request and names it in *id. prompt is copied. Too long, empty, out-of-range ids: STATUS_INPUT; queue full:
+ * STATUS_UNAVAILABLE. */
 enum status engine_submit(struct engine *engine, const int32_t *prompt, size_t prompt_count, const struct sampling *sampling,
 	const struct engine_listener *listener, uint64_t *id, struct err *err);
 
@@ -95,8 +94,8 @@ const struct gguf *engine_gguf(const struct engine *engine);
 int engine_max_model_len(const struct engine *engine);
 const char *engine_model_name(const struct engine *engine);
 
-/* Caller frees. Resolved value and reason of every setting: {"settings": {"graph_max_bs": {"value": 8, "requested": "8", "why":
- * "…"}, …}, "rank_pids": […], "memory": {…}, …} */
+/* Resolved value and reason of every setting. Caller frees.
+ * {"settings": {"graph_max_bs": {"value": 8, "requested": "8", "why": "…"}, …}, "rank_pids": […], "memory": {…}, …} */
 struct json *engine_config_json(const struct engine *engine);
 
 /* Appends Prometheus text (verdict_… counters and gauges). */
