@@ -4,7 +4,6 @@ set -uo pipefail
 
 status=0
 mapfile -t sources < <(git ls-files 'base/*.c' 'kernels/*.c' 'engine/*.c' 'harness/*.c')
-flags=(-std=c17 -D_GNU_SOURCE -I. -DVERDICT_VERSION='"lint"' -DVERDICT_BUILD_HASH='"lint"')
 
 echo "lint: clang-format"
 git ls-files '*.c' '*.h' | xargs clang-format --dry-run --Werror || { echo "lint: make format puts this right"; status=1; }
@@ -12,16 +11,15 @@ git ls-files '*.c' '*.h' | xargs clang-format --dry-run --Werror || { echo "lint
 echo "lint: clang-tidy on ${#sources[@]} files"
 # Each instruction-set file needs its own flags, as in the Makefile.
 tidy() {
-	local isa=()
+	local isa=() flags=(-std=c17 -D_GNU_SOURCE -I. -DVERDICT_VERSION='"lint"' -DVERDICT_BUILD_HASH='"lint"')
 	case "$1" in
 	*_avx2.c) isa=(-mavx2 -mfma -mf16c) ;;
 	*_avx512.c) isa=(-mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx2 -mfma -mf16c) ;;
 	esac
-	clang-tidy --quiet "$1" -- "${flags[@]}" "${isa[@]}" 2>/dev/null
+	clang-tidy --quiet "$1" -- "${flags[@]}" "${isa[@]}" 2>/dev/null || { echo "lint: clang-tidy refuses $1"; return 1; }
 }
-for source in "${sources[@]}"; do
-	tidy "$source" || { echo "lint: clang-tidy refuses $source"; status=1; }
-done
+export -f tidy
+printf '%s\0' "${sources[@]}" | xargs -0 -P "$(nproc)" -I{} bash -c 'tidy "$1"' tidy {} || status=1
 
 echo "lint: cppcheck"
 cppcheck --quiet --error-exitcode=1 --std=c11 --language=c -j2 -I. -D__x86_64__ --enable=warning,portability --inline-suppr \
