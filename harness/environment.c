@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/text.h"
 
 /* Names that change how fast an engine is or which devices it sees; their values are no secrets. */
@@ -74,6 +75,20 @@ static void record_entry(struct json *object, const char *entry)
 	text_release(&name);
 }
 
+/* Of what the engine gets so far. */
+static struct json *new_hash(const struct string_vector *variables)
+{
+	struct sha256 sha;
+	uint8_t digest[SHA256_BYTES];
+	char hex[65];
+	sha256_init(&sha);
+	for (size_t i = 0; i < variables->count; i++)
+		sha256_update(&sha, variables->items[i], strlen(variables->items[i]) + 1);
+	sha256_finish(&sha, digest);
+	sha256_hex(digest, hex);
+	return json_new_string(hex);
+}
+
 void environment_build(char *const *inherited, const struct string_vector *overrides, int port, const char *nonce,
 	struct string_vector *out, struct json **record)
 {
@@ -91,6 +106,7 @@ void environment_build(char *const *inherited, const struct string_vector *overr
 		string_vector_add(out, overrides->items[i]);
 		record_entry(set, overrides->items[i]);
 	}
+	struct json *hash = new_hash(out);
 	struct text text = {0};
 	if (!is_overridden(overrides, "PORT=")) {
 		text_printf(&text, "PORT=%d", port);
@@ -102,4 +118,5 @@ void environment_build(char *const *inherited, const struct string_vector *overr
 	json_set(*record, "set", set);
 	json_set(*record, "inherited", values);
 	json_set(*record, "inherited_names", names);
+	json_set(*record, "hash", hash);
 }

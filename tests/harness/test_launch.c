@@ -306,6 +306,23 @@ static void the_environment_is_defined_and_recorded(void **state)
 	string_vector_release(&out);
 }
 
+static void environments_are_the_same_when_all_but_port_and_nonce_is(void **state)
+{
+	char *inherited[] = {(char *)"HOME=/root", (char *)"VLLM_API_KEY=secret", (char *)"PORT=1", NULL};
+	char *changed[] = {(char *)"HOME=/root", (char *)"VLLM_API_KEY=other", NULL};
+	struct string_vector overrides = {0}, out[3] = {{0}};
+	struct json *records[3];
+	environment_build(inherited, &overrides, 4242, "abc", &out[0], &records[0]);
+	environment_build(inherited, &overrides, 4243, "def", &out[1], &records[1]);
+	environment_build(changed, &overrides, 4242, "abc", &out[2], &records[2]);
+	assert_true(json_same(json_get(records[0], "hash"), json_get(records[1], "hash")));
+	assert_false(json_same(json_get(records[0], "hash"), json_get(records[2], "hash")));
+	for (int i = 0; i < 3; i++) {
+		json_free(records[i]);
+		string_vector_release(&out[i]);
+	}
+}
+
 static void the_engine_sees_its_own_port_and_nonce(void **state)
 {
 	char path[32];
@@ -366,6 +383,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(when_the_harness_is_killed_everything_is_gone_within_two_seconds),
 		cmocka_unit_test(when_the_guard_is_killed_the_engine_dies_and_the_loss_is_told),
 		cmocka_unit_test(the_environment_is_defined_and_recorded),
+		cmocka_unit_test(environments_are_the_same_when_all_but_port_and_nonce_is),
 		cmocka_unit_test(the_engine_sees_its_own_port_and_nonce),
 		cmocka_unit_test(no_descriptor_of_ours_reaches_the_engine),
 	};
