@@ -166,7 +166,7 @@ static void keep_word(struct reading *reading)
 static enum status read_model(struct reading *reading, const char *value, const char *word, struct err *err)
 {
 	if (!value)
-		return err_set(err, STATUS_INPUT, "%s needs a value", word);
+		return err_set(err, STATUS_INPUT, "%s needs a value", word ? word : "the model");
 	reading->model = value;
 	json_append(reading->command, json_new_string("${MODEL}"));
 	return STATUS_OK;

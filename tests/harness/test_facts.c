@@ -13,6 +13,7 @@
 #include "harness/measure.h"
 #include "harness/target_common.h"
 #include "tests/support/experiments.h"
+#include "tests/support/replay_checks.h"
 #include "tests/support/roles.h"
 
 extern char **environ;
@@ -63,6 +64,11 @@ static void broken_metrics_are_unknown_and_never_wrong(void **state)
 	struct run_counters c;
 	counters_read("a_total 5 1700000000\r\na_total{x=\"}\"}\t1e2", &names, &c);
 	assert_true(c.prompt == 105);
+}
+
+static void the_fuzzers_corpus_of_metrics_is_read_safely(void **state)
+{
+	assert_true(check_corpus("tests/fuzz/corpus/counters", check_counters_bytes) >= 3);
 }
 
 static void a_counter_that_was_reset_tells_nothing(void **state)
@@ -265,6 +271,7 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(counters_are_summed_over_labels_and_found_by_their_whole_name),
 		cmocka_unit_test(broken_metrics_are_unknown_and_never_wrong),
+		cmocka_unit_test(the_fuzzers_corpus_of_metrics_is_read_safely),
 		cmocka_unit_test(a_counter_that_was_reset_tells_nothing),
 		cmocka_unit_test(counters_fill_in_what_requests_do_not_tell),
 		cmocka_unit_test(switches_are_found_as_whole_words),

@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "harness/chunked.h"
 #include "harness/completion.h"
+#include "harness/counters.h"
 #include "harness/foreign.h"
 #include "harness/sse.h"
 
@@ -122,6 +123,22 @@ void check_foreign_bytes(const uint8_t *data, size_t size)
 		ASSERT(json_text_len(json_get(row, "hash")) == 64 && json_kind_of(json_get(row, "document")) == JSON_KIND_OBJECT);
 	}
 	json_free(rows);
+	text_release(&text);
+}
+
+void check_counters_bytes(const uint8_t *data, size_t size)
+{
+	static const struct counter_names names = {.prompt = "vllm:prompt_tokens_total",
+		.generated = "sglang:generation_tokens_total",
+		.cached = "vllm:prefix_cache_hits_total"};
+	struct text text = {0};
+	struct run_counters counters;
+	text_append(&text, (const char *)data, size);
+	counters_read(text_str(&text), &names, &counters);
+	ASSERT(counters.prompt == -1 || counters.prompt >= 0);
+	ASSERT(counters.generated == -1 || counters.generated >= 0);
+	ASSERT(counters.cached == -1 || counters.cached >= 0);
+	ASSERT(counters.drafted == -1);
 	text_release(&text);
 }
 

@@ -17,6 +17,9 @@ void check_completion_bytes(const uint8_t *data, size_t size);
 /* Reading other benchmarks' results gives rows that all have a hash and a document, or a complaint. */
 void check_foreign_bytes(const uint8_t *data, size_t size);
 
+/* Counters read from a server's metrics are -1 or at least 0. */
+void check_counters_bytes(const uint8_t *data, size_t size);
+
 /* Calls check with each file of a folder; returns how many there were, -1 when the folder cannot be read. */
 int check_corpus(const char *folder, void (*check)(const uint8_t *data, size_t size));
 
