@@ -117,6 +117,14 @@ static int on_timer(CURLM *multi, long timeout_ms, void *ctx)
 	return 0;
 }
 
+enum status client_check_url(const char *url, struct err *err)
+{
+	CURLU *parts = curl_url();
+	CURLUcode code = parts ? curl_url_set(parts, CURLUPART_URL, url, 0) : CURLUE_OUT_OF_MEMORY;
+	curl_url_cleanup(parts);
+	return code == CURLUE_OK ? STATUS_OK : err_set(err, STATUS_INPUT, "'%s': %s", url, curl_url_strerror(code));
+}
+
 enum status client_create(struct client **out, struct err *err)
 {
 	*out = NULL;

@@ -26,6 +26,9 @@
 
 struct client;
 
+/* STATUS_INPUT with a reason when url is none that a request could be sent to. */
+enum status client_check_url(const char *url, struct err *err);
+
 enum status client_create(struct client **out, struct err *err);
 void client_destroy(struct client *client);
 

@@ -94,7 +94,7 @@ static enum status resolve_url(struct bench *bench, struct err *err)
 	if (bench->protocol && !chat && !text_equal(bench->protocol, "completions"))
 		return err_set(err, STATUS_INPUT, "--protocol takes completions or chat, not '%s'", bench->protocol);
 	text_printf(&bench->endpoint, "%s/v1/%s", text_str(&bench->base), chat ? "chat/completions" : "completions");
-	return STATUS_OK;
+	return client_check_url(text_str(&bench->endpoint), err);
 }
 
 /* The first model the server names. Servers without a usable /v1/models are asked without a model. */

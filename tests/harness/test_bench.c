@@ -199,6 +199,7 @@ static void bad_usage_is_exit_code_2_and_names_the_option(void **state)
 		{{"bench", NULL}, "URL"},
 		{{"bench", "a", "b", NULL}, "URL"},
 		{{"bench", "ftp://x", NULL}, "ftp://x"},
+		{{"bench", "http://127.0.0.1:99999", NULL}, "127.0.0.1:99999"},
 		{{"bench", "http://127.0.0.1:1", "--runs", "0", NULL}, "runs"},
 		{{"bench", "http://127.0.0.1:1", "--protocol", "grpc", NULL}, "protocol"},
 		{{"bench", "http://127.0.0.1:1", "--frobnicate", NULL}, "frobnicate"},
