@@ -208,7 +208,7 @@ static enum status read_words(struct reading *reading, struct err *err)
 			mem_free(name);
 		} else if (reading->engine->model_is_word && !reading->model) {
 			reading->at++;
-			status = read_model(reading, word, word, err);
+			status = read_model(reading, word, "the model", err);
 		} else {
 			keep_word(reading);
 		}
