@@ -19,6 +19,7 @@ enum buffer {
 	BUFFER_ROPE, /* [positions][head_dim] */
 	BUFFER_KV_HEADS, /* [heads] */
 	BUFFER_STEP, /* the step's arrays, as plans read them */
+	BUFFER_LOGITS, /* [logits_max][vocab] where the backend cannot write to the host's; else absent */
 	BUFFER_COUNT
 };
 
@@ -45,6 +46,8 @@ struct forward {
 	struct reduction *reductions; /* [n_plans], of the plans */
 	int n_plans;
 	struct reduction eager_reduction;
+	void *pinned[2]; /* host memory that steps are copied from and logits to, where the backend has memory of its own */
+	int uniform_groups; /* see struct kn_attention */
 };
 
 /* ---- sizes ---- */
@@ -83,6 +86,8 @@ static void buffer_sizes(const struct model_config *config, const struct shard *
 	bytes[BUFFER_ROPE] = (size_t)(positions_of(&options->limits) * config->head_dim) * sizeof(float);
 	bytes[BUFFER_KV_HEADS] = (size_t)heads_of(shard) * sizeof(int32_t);
 	bytes[BUFFER_STEP] = step_bytes(&options->limits);
+	bytes[BUFFER_LOGITS] =
+		options->kn->own_memory ? (size_t)options->limits.logits_max * (size_t)config->vocab * sizeof(float) : 0;
 }
 
 /* One block of keys or values of one layer. */
@@ -220,6 +225,7 @@ static enum status attend(struct forward *forward, int layer, int n_rows, struct
 		.n_kv_heads = (int)kv_heads_of(&forward->shard),
 		.head_dim = config->head_dim,
 		.kv_head_of_head = forward->buffers[BUFFER_KV_HEADS],
+		.uniform_groups = forward->uniform_groups,
 		.k_cache = keys,
 		.v_cache = keys + one,
 		.kv_type = forward->options.kv_type,
@@ -258,6 +264,7 @@ static enum status run_layer(struct forward *forward, int layer, struct reductio
 /* row_index NULL: logits of the first n_logits rows. */
 static enum status run_head(struct forward *forward, const int32_t *row_index, int n_logits, struct err *err)
 {
+	float *logits = forward->options.kn->own_memory ? forward->buffers[BUFFER_LOGITS] : forward->options.logits;
 	struct kn_matmul product = {
 		.w = forward->weights.head,
 		.x = forward->buffers[BUFFER_RESIDUAL],
@@ -265,7 +272,7 @@ static enum status run_head(struct forward *forward, const int32_t *row_index, i
 		.norm_weight = forward->weights.output_norm,
 		.norm_eps = forward->config.norm_eps,
 		.epilogue = KN_STORE,
-		.y = forward->options.logits + forward->shard.vocab_begin,
+		.y = logits + forward->shard.vocab_begin,
 		.y_stride = forward->config.vocab,
 		.row_index = row_index,
 	};
@@ -328,12 +335,26 @@ static enum status fill_kv_heads(struct forward *forward, struct err *err)
 {
 	int heads = (int)heads_of(&forward->shard), heads_per_kv_head = forward->config.n_heads / forward->config.n_kv_heads;
 	int32_t *map = mem_calloc((size_t)heads, sizeof *map);
-	for (int i = 0; i < heads; i++)
+	int group = heads / (int)kv_heads_of(&forward->shard);
+	forward->uniform_groups = group * (int)kv_heads_of(&forward->shard) == heads;
+	for (int i = 0; i < heads; i++) {
 		map[i] = (forward->shard.head_begin + i) / heads_per_kv_head - forward->shard.kv_head_begin;
+		forward->uniform_groups = forward->uniform_groups && map[i] == i / group;
+	}
 	enum status status = forward->options.kn->to_device(
 		forward->backend, forward->buffers[BUFFER_KV_HEADS], map, (size_t)heads * sizeof *map, err);
 	mem_free(map);
 	return status;
+}
+
+/* Runs what a plan will hold once as it comes, on rows of zeros: token 0 at position 0 of the dummy block. Libraries behind a
+ * backend with memory of its own load their code at first use, which must not happen while a plan is recorded. */
+static enum status rehearse(struct forward *forward, struct reduction *reduction, struct err *err)
+{
+	if (!forward->options.kn->own_memory)
+		return STATUS_OK;
+	enum status status = run_operations(forward, reduction, NULL, reduction->n_rows, err);
+	return status == STATUS_OK ? forward->options.kn->synchronize(forward->backend, err) : status;
 }
 
 static enum status record_plans(struct forward *forward, struct err *err)
@@ -346,7 +367,9 @@ static enum status record_plans(struct forward *forward, struct err *err)
 	forward->reductions = mem_calloc((size_t)wanted, sizeof *forward->reductions);
 	for (int i = 0; i < wanted; i++) {
 		forward->reductions[i] = (struct reduction){.forward = forward, .n_rows = i + 1};
-		enum status status = kn->plan_begin(forward->backend, err);
+		enum status status = rehearse(forward, &forward->reductions[i], err);
+		if (status == STATUS_OK)
+			status = kn->plan_begin(forward->backend, err);
 		if (status == STATUS_OK)
 			status = run_operations(forward, &forward->reductions[i], NULL, i + 1, err);
 		if (status == STATUS_OK)
@@ -399,6 +422,9 @@ void forward_destroy(struct forward *forward)
 		kn->plan_destroy(forward->backend, forward->plans[i]);
 	mem_free(forward->plans);
 	mem_free(forward->reductions);
+	for (int i = 0; i < 2; i++)
+		if (forward->pinned[i])
+			kn->unpin(forward->backend, forward->pinned[i]);
 	if (forward->kv)
 		kn->release(forward->backend, forward->kv, forward->kv_bytes);
 	for (int i = 0; i < BUFFER_COUNT; i++)
@@ -444,19 +470,39 @@ static void check_step(const struct forward *forward, const struct step *step)
 			(i == 0 || step->logit_rows[i] > step->logit_rows[i - 1]));
 }
 
-/* The block numbers that row may read: up to its own position. */
-static enum status copy_block_table(struct forward *forward, const struct step *step, int32_t row, struct err *err)
+static size_t block_table_line(const struct forward *forward, const struct step *step, int32_t row)
 {
-	size_t line = (size_t)step->slots[row] * (size_t)forward->options.limits.blocks_per_slot_max;
-	size_t count = (size_t)step->positions[row] / KN_KV_BLOCK_TOKENS + 1;
+	return (size_t)step->slots[row] * (size_t)forward->options.limits.blocks_per_slot_max;
+}
+
+/* How many block numbers a row may read: up to its own position. */
+static size_t checked_blocks(const struct forward *forward, const struct step *step, int32_t row)
+{
+	size_t line = block_table_line(forward, step, row), count = (size_t)step->positions[row] / KN_KV_BLOCK_TOKENS + 1;
 	for (size_t i = 0; i < count; i++)
 		ASSERT(step->block_tables[line + i] >= 0 && step->block_tables[line + i] < forward->options.n_blocks);
+	return count;
+}
+
+/* Rows of a sequence come in ascending position, so the last row of a run of one slot needs the most blocks. */
+static bool is_last_of_run(const struct step *step, int32_t row)
+{
+	return row + 1 == *step->n_rows || step->slots[row + 1] != step->slots[row];
+}
+
+/* Memory of the backend's own lies behind a link where one large copy is cheaper than many small ones. */
+static enum status copy_whole_step(struct forward *forward, const struct step *step, struct err *err)
+{
+	for (int32_t row = 0; row < *step->n_rows; row++)
+		if (is_last_of_run(step, row))
+			checked_blocks(forward, step, row);
 	return forward->options.kn->to_device(
-		forward->backend, forward->step.block_tables + line, step->block_tables + line, count * sizeof(int32_t), err);
+		forward->backend, forward->buffers[BUFFER_STEP], step->n_rows, forward->buffer_bytes[BUFFER_STEP], err);
 }
 
 static enum status copy_step(struct forward *forward, const struct step *step, struct err *err)
 {
+	const struct kn_ops *kn = forward->options.kn;
 	const struct {
 		int32_t *to;
 		const int32_t *from;
@@ -467,21 +513,51 @@ static enum status copy_step(struct forward *forward, const struct step *step, s
 		{forward->step.slots, step->slots, *step->n_rows},
 		{forward->step.logit_rows, step->logit_rows, *step->n_logits},
 	};
+	if (kn->own_memory)
+		return copy_whole_step(forward, step, err);
 	for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
 		enum status status = arrays[i].count == 0 ? STATUS_OK
-							  : forward->options.kn->to_device(forward->backend, arrays[i].to,
-								    arrays[i].from, (size_t)arrays[i].count * sizeof(int32_t), err);
+							  : kn->to_device(forward->backend, arrays[i].to, arrays[i].from,
+								    (size_t)arrays[i].count * sizeof(int32_t), err);
 		if (status != STATUS_OK)
 			return status;
 	}
-	/* Rows of a sequence come in ascending position, so the last row of a run of one slot needs the most blocks. */
 	for (int32_t row = 0; row < *step->n_rows; row++) {
-		bool last_of_run = row + 1 == *step->n_rows || step->slots[row + 1] != step->slots[row];
-		enum status status = last_of_run ? copy_block_table(forward, step, row, err) : STATUS_OK;
+		if (!is_last_of_run(step, row))
+			continue;
+		size_t line = block_table_line(forward, step, row);
+		enum status status = kn->to_device(forward->backend, forward->step.block_tables + line, step->block_tables + line,
+			checked_blocks(forward, step, row) * sizeof(int32_t), err);
 		if (status != STATUS_OK)
 			return status;
 	}
 	return STATUS_OK;
+}
+
+/* A step lies in the same memory every time, and so do the logits: both are fixed at the first step. */
+static enum status pin_host_memory(struct forward *forward, const struct step *step, struct err *err)
+{
+	void *hosts[2] = {step->n_rows, forward->options.logits};
+	static const enum buffer buffers[2] = {BUFFER_STEP, BUFFER_LOGITS};
+	for (int i = 0; forward->options.kn->own_memory && i < 2; i++) {
+		if (forward->pinned[i])
+			continue;
+		enum status status = forward->options.kn->pin(forward->backend, hosts[i], forward->buffer_bytes[buffers[i]], err);
+		if (status != STATUS_OK)
+			return status;
+		forward->pinned[i] = hosts[i];
+	}
+	return STATUS_OK;
+}
+
+/* The end of a step: the host may read the logits and write the next step. */
+static enum status fetch_logits(struct forward *forward, int n_logits, struct err *err)
+{
+	const struct kn_ops *kn = forward->options.kn;
+	if (kn->own_memory && n_logits > 0)
+		return kn->to_host(forward->backend, forward->options.logits, forward->buffers[BUFFER_LOGITS],
+			(size_t)n_logits * (size_t)forward->config.vocab * sizeof(float), err);
+	return kn->synchronize(forward->backend, err);
 }
 
 static int64_t allreduce_ns_of(const struct forward *forward)
@@ -500,7 +576,9 @@ enum status forward_step(struct forward *forward, const struct step *step, struc
 	check_step(forward, step);
 	int n_rows = *step->n_rows, n_logits = *step->n_logits;
 	bool planned = n_rows <= forward->n_plans && n_logits == n_rows;
-	enum status status = copy_step(forward, step, err);
+	enum status status = pin_host_memory(forward, step, err);
+	if (status == STATUS_OK)
+		status = copy_step(forward, step, err);
 	if (status == STATUS_OK && planned) {
 		status = kn->plan_run(forward->backend, forward->plans[n_rows - 1], err);
 	} else if (status == STATUS_OK) {
@@ -508,7 +586,7 @@ enum status forward_step(struct forward *forward, const struct step *step, struc
 		status = run_operations(forward, &forward->eager_reduction, forward->step.logit_rows, n_logits, err);
 	}
 	if (status == STATUS_OK)
-		status = kn->synchronize(forward->backend, err);
+		status = fetch_logits(forward, n_logits, err);
 	if (times)
 		*times = (struct forward_times){
 			.total_ns = clock_monotonic_ns() - begin_ns,

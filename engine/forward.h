@@ -17,8 +17,7 @@ struct forward_options {
 	enum kn_kv_type kv_type;
 	int graph_max_bs; /* 0: no plans */
 	int32_t n_blocks; /* KV blocks, block 0 is a dummy; from the memory plan, equal on all ranks */
-	float *logits; /* [logits_max][vocab] memory shared by all ranks, reachable by the backend: each writes its vocabulary slice
-			*/
+	float *logits; /* [logits_max][vocab] host memory shared by all ranks: each writes its vocabulary slice */
 };
 
 struct forward_times {

@@ -73,6 +73,7 @@ struct kn_attention {
 	float *out; /* [n_rows, n_heads * head_dim] */
 	int n_heads, n_kv_heads, head_dim; /* of this rank */
 	const int32_t *kv_head_of_head; /* [n_heads] index among this rank's KV heads */
+	int uniform_groups; /* 1: kv_head_of_head[h] is h / (n_heads / n_kv_heads) for every h; 0: heads were split unevenly */
 	/* This layer's: [n_blocks][n_kv_heads][KN_KV_BLOCK_TOKENS * head_dim] of kv_type; the order inside a block of one KV
 	 * head is the backend's own. */
 	void *k_cache, *v_cache;
@@ -91,6 +92,7 @@ typedef enum status (*kn_callback)(void *ctx, struct err *err);
 
 struct kn_ops {
 	const char *name; /* "cpu", "cuda" */
+	int own_memory; /* 1: operations reach only memory from alloc, not the host's */
 	enum status (*create)(const struct kn_options *options, struct kn_backend **out, struct err *err);
 	void (*destroy)(struct kn_backend *backend);
 	/* Bytes that create allocates for its own scratch memory (for memory plans). */
@@ -101,6 +103,9 @@ struct kn_ops {
 	void (*release)(struct kn_backend *backend, void *block, size_t bytes);
 	enum status (*to_device)(struct kn_backend *backend, void *dst, const void *src, size_t bytes, struct err *err);
 	enum status (*to_host)(struct kn_backend *backend, void *dst, const void *src, size_t bytes, struct err *err);
+	/* Fixes host memory that copies often come from or go to, so that they run at the link's rate. Until unpin. */
+	enum status (*pin)(struct kn_backend *backend, void *host, size_t bytes, struct err *err);
+	void (*unpin)(struct kn_backend *backend, void *host);
 
 	/* Concatenates slices (equal column counts, types may differ) by rows into one packed matrix. For KN_SWIGLU: gate rows,
 	 * then as many up rows. */
@@ -130,6 +135,11 @@ struct kn_ops {
 };
 
 extern const struct kn_ops kn_cpu_ops;
+extern const struct kn_ops kn_cuda_ops; /* linked in GPU builds only */
+
+/* Memory of a GPU in bytes, whole and free now (what this process holds is not free). Linked in GPU builds only.
+ * STATUS_UNAVAILABLE with the driver's reason when there is no such GPU. */
+enum status kn_cuda_memory(int device, uint64_t *total, uint64_t *free_now, struct err *err);
 
 /* Cosine and sine for positions [0, context) and head_dim/2 frequencies, computed in double: out[p][2i] = cos, [2i+1] = sin.
  * freq_factors NULL or [head_dim/2] divisors of the frequency (llama3 scaling). Source: RoFormer, arXiv 2104.09864. */

@@ -261,8 +261,19 @@ static enum status cpu_synchronize(struct kn_backend *backend, struct err *err)
 	return STATUS_OK; /* operations have run when they return */
 }
 
+/* Host memory is the backend's own: nothing to fix. */
+static enum status cpu_pin(struct kn_backend *backend, void *host, size_t bytes, struct err *err)
+{
+	return STATUS_OK;
+}
+
+static void cpu_unpin(struct kn_backend *backend, void *host)
+{
+}
+
 const struct kn_ops kn_cpu_ops = {
 	.name = "cpu",
+	.own_memory = 0,
 	.create = cpu_create,
 	.destroy = cpu_destroy,
 	.workspace_bytes_needed = cpu_workspace_bytes_needed,
@@ -271,6 +282,8 @@ const struct kn_ops kn_cpu_ops = {
 	.release = cpu_release,
 	.to_device = cpu_copy,
 	.to_host = cpu_copy,
+	.pin = cpu_pin,
+	.unpin = cpu_unpin,
 	.matrix_create = cpu_matrix_create,
 	.matrix_destroy = cpu_matrix_destroy,
 	.matrix_bytes = cpu_matrix_bytes,

@@ -1,4 +1,39 @@
-# GPU side. Filled by the CUDA backend; until then `make all` with nvcc builds the CPU side alone.
+# GPU side: the CUDA backend as one library, and programs linked with it under build/cuda/. Included by the Makefile.
+# Machine code for Hopper, PTX for newer chips, machine code for one older generation.
+
+CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(NVCC))
+CUDA_ARCHS ?= -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90 -gencode arch=compute_90,code=compute_90
+NVCC_FLAGS := -std=c++17 -O3 -lineinfo -I. $(CUDA_ARCHS) -Xcompiler -Wall,-Wextra,-Wno-missing-field-initializers
+CUDA_LIBS := -L$(CUDA_HOME)/lib64 -Wl,-rpath,'$$ORIGIN' -Wl,-rpath,$(CUDA_HOME)/lib64 -lcublasLt -lcudart_static -lstdc++ -ldl -lrt
+
+CUDA_OBJ := $(patsubst %.cu,$(B)/obj/%.o,$(wildcard kernels/cuda/*.cu))
+
+$(B)/obj/kernels/cuda/%.o: kernels/cuda/%.cu $(wildcard kernels/cuda/*.cuh) kernels/kn.h kernels/dtype.h base/err.h
+	@mkdir -p $(@D)
+	@echo "NVCC  $<"
+	$(Q)$(NVCC) $(NVCC_FLAGS) -c $< -o $@
+
+$(B)/libcuda-backend.a: $(CUDA_OBJ)
+
+# verdict-engine with the GPU backend: the same objects, but for the one that lists the backends.
+$(B)/obj/cuda/device.o: engine/device.c
+	@mkdir -p $(@D)
+	@echo "CC    $< (CUDA)"
+	$(Q)$(CC) $(ALL_CFLAGS) -DVERDICT_CUDA -c $< -o $@
+$(B)/cuda/verdict-engine: $(B)/obj/engine/main.o $(B)/obj/cuda/device.o $(B)/libengine.a $(B)/libcuda-backend.a $(B)/libkernels.a \
+		$(B)/libbase.a
+	@mkdir -p $(@D)
+	@echo "LD    $@"
+	$(Q)$(CC) $(ALL_LDFLAGS) $^ $(CUDA_LIBS) $(LIBS_ENGINE) -o $@
+
+# Programs of tests/gpu/ run on a machine with a GPU; here they are only built.
+GPU_TOOL_SRC := $(wildcard tests/gpu/*.c)
+GPU_TOOLS := $(patsubst tests/gpu/%.c,$(B)/cuda/%,$(GPU_TOOL_SRC))
+$(GPU_TOOLS): $(B)/cuda/%: $(B)/obj/tests/gpu/%.o $(B)/libcuda-backend.a $(B)/libkernels.a $(B)/libbase.a
+	@mkdir -p $(@D)
+	@echo "LD    $@"
+	$(Q)$(CC) $(ALL_LDFLAGS) $^ $(CUDA_LIBS) -lcmocka -ljansson -lm -o $@
+-include $(B)/obj/cuda/device.d $(patsubst %.c,$(B)/obj/%.d,$(GPU_TOOL_SRC))
+
 .PHONY: cuda
-cuda:
-	@:
+cuda: $(B)/cuda/verdict-engine $(GPU_TOOLS) ## the GPU build of the engine, its tests and measuring programs

@@ -1,0 +1,19 @@
+/* The kinds of device that this program can compute on: the CPU, and in GPU builds the first GPU. */
+#ifndef ENGINE_DEVICE_H
+#define ENGINE_DEVICE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/kn.h"
+
+/* Whether this is a GPU build. */
+bool device_has_cuda(void);
+
+/* Backend of a device that this build has: "cpu", or "cuda". Anything else is our own bug. */
+const struct kn_ops *device_ops(const char *name);
+
+/* Memory of the GPU, whole and free now. STATUS_UNAVAILABLE with the reason without a usable GPU, or in a build without CUDA. */
+enum status device_gpu_memory(uint64_t *total, uint64_t *free_now, struct err *err);
+
+#endif

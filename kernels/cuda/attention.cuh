@@ -1,0 +1,81 @@
+/* What the attention kernels share: sizes, how heads are dealt to blocks, rotation, places in the paged cache. */
+#ifndef KERNELS_CUDA_ATTENTION_CUH
+#define KERNELS_CUDA_ATTENTION_CUH
+
+#include "kernels/cuda/device.cuh"
+
+#define ATTENTION_SPLITS_MAX 16 /* guess: 8 KV heads times 16 fill the card once */
+#define ATTENTION_SPLIT_TOKENS_MIN 256 /* one pass of a decode block; a shorter split would cost more in merging than it saves */
+#define ATTENTION_HEADS_MAX 128
+#define ATTENTION_HEAD_DIM_MAX 256
+#define ATTENTION_HEADS_PER_BLOCK 8 /* query heads of one block: half the rows of a tensor core tile */
+#define ATTENTION_DECODE_ROWS_MAX 128 /* larger steps take the prefill kernel where rows of one sequence lie together */
+#define LOG2_E 1.44269504088896340736f
+
+/* Which query heads a block works on. They share a KV head. */
+struct attention_cut {
+	int group; /* query heads per KV head; 1 when heads were split unevenly */
+	int parts; /* blocks per KV head */
+	int heads_per_block; /* of the last part: what is left */
+	int n_groups; /* blocks per row and split */
+	int n_rows;
+	int tile_rows; /* rows of one tile of the prefill kernel; 0: every row is decoded */
+};
+
+struct attention_heads {
+	int first, count, kv_head;
+};
+
+static __device__ __forceinline__ struct attention_heads heads_of_block(
+	const struct kn_attention &a, const struct attention_cut &cut, int block)
+{
+	const int kv = block / cut.parts, part = block % cut.parts;
+	const int first = kv * cut.group + part * cut.heads_per_block;
+	return {first, min(cut.heads_per_block, cut.group - part * cut.heads_per_block),
+		a.uniform_groups ? kv : a.kv_head_of_head[first]};
+}
+
+/* Whether the prefill kernel takes the tile of this row: all its rows belong to one sequence. Slots are not written during a step.
+ * Asked by whole warps, with the same row. */
+static __device__ __forceinline__ bool tile_is_prefill(const struct kn_attention &a, const struct attention_cut &cut, int row)
+{
+	if (cut.tile_rows == 0)
+		return false;
+	const int begin = row / cut.tile_rows * cut.tile_rows, end = min(begin + cut.tile_rows, cut.n_rows);
+	bool same = true;
+	for (int i = begin + (int)threadIdx.x % CUDA_WARP; i < end; i += CUDA_WARP)
+		same = same && a.slots[i] == a.slots[begin];
+	return __all_sync(0xffffffffu, same);
+}
+
+/* First element of a block of one KV head in a cache of HEAD_DIM wide lines. */
+static __device__ __forceinline__ int64_t cache_at(const struct kn_attention &a, int32_t block, int kv_head)
+{
+	return ((int64_t)block * a.n_kv_heads + kv_head) * KN_KV_BLOCK_TOKENS * a.head_dim;
+}
+
+/* Rotation of one pair, each rounding written out so that every kernel that does it gives the same bits. */
+static __device__ __forceinline__ float2 rotate(float x, float y, float2 turn)
+{
+	return make_float2(__fmaf_rn(x, turn.x, -__fmul_rn(y, turn.y)), __fmaf_rn(x, turn.y, __fmul_rn(y, turn.x)));
+}
+
+/* Elements of pair number pair of a head. */
+static __device__ __forceinline__ int2 pair_at(const struct kn_attention &a, int pair)
+{
+	return a.rope_interleaved ? make_int2(2 * pair, 2 * pair + 1) : make_int2(pair, pair + a.head_dim / 2);
+}
+
+/* fp16 cache, one row a block: short or long context, few rows. Expects q and k unrotated, and appends; with cut->tile_rows
+ * they must have been rotated and appended already. */
+cudaError_t attention_decode(struct kn_backend *backend, const struct kn_attention *args, const struct attention_cut *cut);
+/* fp16 cache, tiles of rows of one sequence; q rotated, keys and values appended. Rows of mixed tiles are left out. */
+cudaError_t attention_prefill(struct kn_backend *backend, const struct kn_attention *args, const struct attention_cut *cut);
+int attention_prefill_tile_rows(const struct attention_cut *cut);
+/* fp32 cache; q rotated, keys and values appended. */
+cudaError_t attention_plain(struct kn_backend *backend, const struct kn_attention *args, int n_rows);
+/* Raises the kernels' limits of shared memory; once per device. */
+cudaError_t attention_decode_init(void);
+cudaError_t attention_prefill_init(void);
+
+#endif

@@ -1,0 +1,407 @@
+/* Attention of single rows over the paged fp16 cache: rotary embedding, append and split-key attention in one launch.
+ *
+ * How a row's keys are cut depends on its position alone, and partial results are merged in a fixed order, so a row's bits do not
+ * depend on the other rows of the step or on how many blocks share its splits. Scores and weighted values are tensor core
+ * products. A tile has 16 rows and a block at most 8 heads: rows 0 to 7 carry the fp16 of q (then of the weights), rows 8 to 15
+ * what that rounding lost, so both keep about 22 bits beside fp16 keys and values. */
+#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/mma.cuh"
+
+template <int HEAD_DIM> struct decode_shape {
+	static constexpr int WARPS = 8; /* 32 K registers, so that a block fits beside the products in front of it */
+	static constexpr int THREADS = WARPS * CUDA_WARP;
+	static constexpr int STAGES = HEAD_DIM <= 128 ? 2 : 1; /* tiles that a warp asks for ahead: all of a short context */
+	static constexpr int LINE = HEAD_DIM + 8; /* padded, so that eight rows of a matrix lie in different banks */
+	static constexpr int TILE = KN_KV_BLOCK_TOKENS * LINE;
+	static constexpr size_t SHARED_BYTES = 2 * STAGES * WARPS * TILE * sizeof(__half);
+};
+
+/* What one block works on for one row. */
+struct decode_row {
+	int row, first_row, position, first_fresh; /* keys from first_fresh on are this step's own, of rows from first_row on */
+	int split_tokens, n_splits;
+	const int32_t *table;
+	struct attention_heads heads;
+};
+
+static __device__ __forceinline__ struct decode_row find_row(const struct kn_attention &a, const struct attention_cut &cut, int row)
+{
+	struct decode_row r;
+	r.row = r.first_row = row;
+	r.position = a.positions[row];
+	const int slot = a.slots[row];
+	while (cut.tile_rows == 0 && r.first_row > 0 && a.slots[r.first_row - 1] == slot)
+		r.first_row--;
+	r.first_fresh = cut.tile_rows == 0 ? r.position - (row - r.first_row) : r.position + 1;
+	const int tokens = (r.position + ATTENTION_SPLITS_MAX) / ATTENTION_SPLITS_MAX;
+	r.split_tokens =
+		max((tokens + KN_KV_BLOCK_TOKENS - 1) / KN_KV_BLOCK_TOKENS * KN_KV_BLOCK_TOKENS, ATTENTION_SPLIT_TOKENS_MIN);
+	r.n_splits = r.position / r.split_tokens + 1;
+	r.table = a.block_tables + slot * a.block_table_stride;
+	r.heads = heads_of_block(a, cut, blockIdx.y);
+	return r;
+}
+
+/* Asks for the cached lines of one tile (a cache block); fresh lines are left alone, lines past the row's own key are zeroed. */
+template <int HEAD_DIM>
+static __device__ __forceinline__ void request_tile(const struct decode_row &r, const __half *from, int token, __half *tile)
+{
+	constexpr int PIECES = HEAD_DIM / 8;
+	const uint32_t to = shared_address(tile);
+	const int lane = threadIdx.x % CUDA_WARP;
+#pragma unroll
+	for (int i = 0; i < KN_KV_BLOCK_TOKENS * PIECES / CUDA_WARP; i++) {
+		const int piece = lane + i * CUDA_WARP, line = piece / PIECES;
+		const bool past = token + line > r.position;
+		if (token + line < r.first_fresh || past)
+			copy_async(to + (line * decode_shape<HEAD_DIM>::LINE + piece % PIECES * 8) * sizeof(__half),
+				from + piece * 8, !past);
+	}
+}
+
+/* Keys and values of the tile at token, as one group of copies; an empty one past the split's end. */
+template <int HEAD_DIM>
+static __device__ __forceinline__ void request_pair(
+	const struct kn_attention &a, const struct decode_row &r, int token, int end, __half *keys, __half *values)
+{
+	if (token < end) {
+		const int64_t cached = cache_at(a, r.table[token / KN_KV_BLOCK_TOKENS], r.heads.kv_head);
+		request_tile<HEAD_DIM>(r, (const __half *)a.k_cache + cached, token, keys);
+		request_tile<HEAD_DIM>(r, (const __half *)a.v_cache + cached, token, values);
+	}
+	copy_async_commit();
+}
+
+/* Keys and values of this step that lie in a tile of the split; the row's own are appended to the cache. */
+template <int HEAD_DIM>
+static __device__ __forceinline__ void fill_fresh(
+	const struct kn_attention &a, const struct decode_row &r, int token_begin, int end, __half *keys, __half *values)
+{
+	const int lane = threadIdx.x % CUDA_WARP, width = (a.n_heads + 2 * a.n_kv_heads) * HEAD_DIM;
+#pragma unroll 1
+	for (int token = max(token_begin, r.first_fresh); token < min(token_begin + KN_KV_BLOCK_TOKENS, end); token++) {
+		const int line = token - token_begin;
+		const float *k =
+			a.qkv + (int64_t)(r.first_row + token - r.first_fresh) * width + (a.n_heads + r.heads.kv_head) * HEAD_DIM;
+		const float *v = k + a.n_kv_heads * HEAD_DIM;
+		__half *k_line = keys + line * decode_shape<HEAD_DIM>::LINE, *v_line = values + line * decode_shape<HEAD_DIM>::LINE;
+		const bool own = token == r.position;
+		const int64_t at = own ? cache_at(a, r.table[token / KN_KV_BLOCK_TOKENS], r.heads.kv_head) + line * HEAD_DIM : 0;
+#pragma unroll
+		for (int pair = lane; pair < HEAD_DIM / 2; pair += CUDA_WARP) {
+			const int2 element = pair_at(a, pair);
+			const float2 turn = *(const float2 *)(a.rope_cos_sin + (int64_t)token * HEAD_DIM + 2 * pair);
+			const float2 key = rotate(k[element.x], k[element.y], turn), value = *(const float2 *)(v + 2 * pair);
+			const __half x = __float2half_rn(key.x), y = __float2half_rn(key.y);
+			const __half2 both = __floats2half2_rn(value.x, value.y);
+			k_line[element.x] = x;
+			k_line[element.y] = y;
+			*(__half2 *)(v_line + 2 * pair) = both;
+			if (own) {
+				((__half *)a.k_cache)[at + element.x] = x;
+				((__half *)a.k_cache)[at + element.y] = y;
+				*(__half2 *)((__half *)a.v_cache + at + 2 * pair) = both;
+			}
+		}
+	}
+}
+
+/* q of the block's heads, scaled for powers of two: fp16 in row head, the rest in row head + 8. Other rows stay zero. */
+template <int HEAD_DIM>
+static __device__ __forceinline__ void fill_query(const struct kn_attention &a, const struct attention_cut &cut,
+	const struct decode_row &r, __half (*query)[decode_shape<HEAD_DIM>::LINE])
+{
+	const float *q = a.qkv + (int64_t)r.row * ((a.n_heads + 2 * a.n_kv_heads) * HEAD_DIM) + r.heads.first * HEAD_DIM;
+	const float scale = a.scale * LOG2_E;
+#pragma unroll 1
+	for (int i = threadIdx.x; i < r.heads.count * (HEAD_DIM / 2); i += decode_shape<HEAD_DIM>::THREADS) {
+		const int head = i / (HEAD_DIM / 2), pair = i % (HEAD_DIM / 2);
+		const int2 element = pair_at(a, pair);
+		float2 value = make_float2(q[head * HEAD_DIM + element.x], q[head * HEAD_DIM + element.y]);
+		if (cut.tile_rows == 0)
+			value = rotate(
+				value.x, value.y, *(const float2 *)(a.rope_cos_sin + (int64_t)r.position * HEAD_DIM + 2 * pair));
+		value.x *= scale;
+		value.y *= scale;
+		const __half x = __float2half_rn(value.x), y = __float2half_rn(value.y);
+		query[head][element.x] = x;
+		query[head][element.y] = y;
+		query[head + 8][element.x] = __float2half_rn(value.x - __half2float(x));
+		query[head + 8][element.y] = __float2half_rn(value.y - __half2float(y));
+	}
+}
+
+/* A warp's running softmax: lane (g, t) holds head g, and of the outputs the columns 2t and 2t + 1 of every eight. */
+template <int HEAD_DIM> struct decode_state {
+	float out[HEAD_DIM / 8][4], peak, sum;
+};
+
+/* Scores of 16 keys for 8 heads: lane (g, t) gets head g, keys 2t, 2t + 1, 2t + 8, 2t + 9. */
+template <int HEAD_DIM>
+static __device__ __forceinline__ void score_tile(
+	const __half (*query)[decode_shape<HEAD_DIM>::LINE], const __half *keys, float out[4])
+{
+	constexpr int LINE = decode_shape<HEAD_DIM>::LINE;
+	const int lane = threadIdx.x % CUDA_WARP;
+	const uint32_t query_at = shared_address(&query[lane % 16][lane / 16 * 8]);
+	const uint32_t keys_at = shared_address(keys + (lane / 16 * 8 + lane % 8) * LINE + lane / 8 % 2 * 8);
+	float low[2][4] = {};
+#pragma unroll
+	for (int d = 0; d < HEAD_DIM; d += 16) {
+		uint32_t q[4], k[4];
+		load_matrices(q, query_at + d * sizeof(__half));
+		load_matrices(k, keys_at + d * sizeof(__half));
+		mma_f16(low[0], q, k[0], k[1]);
+		mma_f16(low[1], q, k[2], k[3]);
+	}
+#pragma unroll
+	for (int i = 0; i < 2; i++) {
+		out[2 * i] = low[i][0] + low[i][2];
+		out[2 * i + 1] = low[i][1] + low[i][3];
+	}
+}
+
+/* Takes the weights of 16 keys into the running softmax and turns them into an A fragment. */
+template <int HEAD_DIM>
+static __device__ __forceinline__ void weigh_tile(
+	struct decode_state<HEAD_DIM> &state, float score[4], int n_keys, uint32_t weights[4])
+{
+	const int t = threadIdx.x % 4;
+	float top = state.peak;
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		if (2 * t + i % 2 + i / 2 * 8 >= n_keys)
+			score[i] = -INFINITY;
+		top = fmaxf(top, score[i]);
+	}
+	top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+	top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+	const float keep = exp2_fast(state.peak - top);
+	float sum = 0.0f;
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		score[i] = exp2_fast(score[i] - top);
+		sum += score[i];
+	}
+	state.peak = top;
+	state.sum = state.sum * keep + sum; /* of this lane's keys; lanes are added at the end */
+#pragma unroll
+	for (int i = 0; i < HEAD_DIM / 8; i++)
+#pragma unroll
+		for (int k = 0; k < 4; k++)
+			state.out[i][k] *= keep;
+	weights[0] = pack_f16(score[0], score[1]);
+	weights[1] = pack_f16_rest(score[0], score[1], weights[0]);
+	weights[2] = pack_f16(score[2], score[3]);
+	weights[3] = pack_f16_rest(score[2], score[3], weights[2]);
+}
+
+template <int HEAD_DIM>
+static __device__ __forceinline__ void add_values(
+	struct decode_state<HEAD_DIM> &state, const uint32_t weights[4], const __half *values)
+{
+	const int lane = threadIdx.x % CUDA_WARP;
+	const uint32_t at = shared_address(values + lane % 16 * decode_shape<HEAD_DIM>::LINE + lane / 16 * 8);
+#pragma unroll
+	for (int d = 0; d < HEAD_DIM; d += 16) {
+		uint32_t v[4];
+		load_matrices_transposed(v, at + d * sizeof(__half));
+		mma_f16(state.out[d / 8], weights, v[0], v[1]);
+		mma_f16(state.out[d / 8 + 1], weights, v[2], v[3]);
+	}
+}
+
+/* Adds the splits' results in split order; the block that finishes a row's last split does it. */
+template <int HEAD_DIM>
+static __device__ __forceinline__ void merge_splits(
+	const struct attention_cut &cut, const float *splits, const struct decode_row &r, float *to)
+{
+	const int stride = cut.heads_per_block * (HEAD_DIM + 2);
+#pragma unroll 1
+	for (int i = threadIdx.x; i < r.heads.count * HEAD_DIM; i += decode_shape<HEAD_DIM>::THREADS) {
+		const int head = i / HEAD_DIM;
+		const float *peaks = splits + cut.heads_per_block * HEAD_DIM + head, *sums = peaks + cut.heads_per_block;
+		float top = -INFINITY, total = 0.0f, divisor = 0.0f;
+#pragma unroll 4
+		for (int s = 0; s < r.n_splits; s++)
+			top = fmaxf(top, __ldcg(peaks + s * stride));
+#pragma unroll 4
+		for (int s = 0; s < r.n_splits; s++) {
+			const int at = s * stride;
+			const float scale = exp2_fast(__ldcg(peaks + at) - top);
+			total = fmaf(scale, __ldcg(splits + at + i), total);
+			divisor = fmaf(scale, __ldcg(sums + at), divisor);
+		}
+		to[i] = __fdividef(total, divisor);
+	}
+}
+
+/* Block: blockIdx.x-th, gridDim.x-th further splits of the keys of every gridDim.z-th row, for query heads that share a KV head.
+ * Warp: every WARPS-th tile of 16 keys of the split, which is one block of the cache, in its own parts of shared memory.
+ * Cached keys of the first tiles are asked for before the wait for the kernel in front: no kernel of this step writes them.
+ * Steps are apart: between two of them the host synchronises, or a graph begins. */
+template <int HEAD_DIM>
+__global__ void __launch_bounds__(decode_shape<HEAD_DIM>::THREADS, HEAD_DIM <= 128 ? 2 : 1)
+	attention_decode_kernel(const struct kn_attention a, const struct attention_cut cut, float *partials, uint32_t *tickets)
+{
+	using shape = decode_shape<HEAD_DIM>;
+	extern __shared__ __align__(16)
+		__half tiles[]; /* [STAGES][WARPS] tiles of keys, then of values; results lie over the first keys */
+	__shared__ __align__(16) __half query[16][shape::LINE];
+	__shared__ float peaks[shape::WARPS][ATTENTION_HEADS_PER_BLOCK], sums[shape::WARPS][ATTENTION_HEADS_PER_BLOCK];
+	__shared__ bool is_last;
+	const int thread = threadIdx.x, warp = thread / CUDA_WARP, lane = thread % CUDA_WARP;
+	constexpr int STAGE = shape::WARPS * shape::TILE, STEP = shape::WARPS * KN_KV_BLOCK_TOKENS;
+	__half *keys = tiles + warp * shape::TILE, *values = keys + shape::STAGES * STAGE;
+	const int result_floats = cut.heads_per_block * (HEAD_DIM + 2); /* of one split: outputs, peaks, sums */
+	bool waited = false;
+	dependency_release();
+	if (cut.tile_rows > 0) { /* perhaps no row is left for this kernel: it must not end before the one in front */
+		dependency_wait();
+		waited = true;
+	}
+	for (int i = thread; i < 16 * shape::LINE / 2; i += shape::THREADS)
+		((__half2 *)query)[i] = __half2();
+#pragma unroll 1
+	for (int row = blockIdx.z; row < cut.n_rows; row += gridDim.z) {
+		if (tile_is_prefill(a, cut, row))
+			continue;
+		const struct decode_row r = find_row(a, cut, row);
+		float *results =
+			partials + ((int64_t)blockIdx.z * cut.n_groups + blockIdx.y) * (ATTENTION_SPLITS_MAX * result_floats);
+		float *to = a.out + ((int64_t)row * a.n_heads + r.heads.first) * HEAD_DIM;
+#pragma unroll 1
+		for (int split = blockIdx.x; split < r.n_splits; split += gridDim.x) {
+			const int begin = split * r.split_tokens, end = min(begin + r.split_tokens, r.position + 1);
+			struct decode_state<HEAD_DIM> state = {
+			};
+			state.peak = -INFINITY;
+			int token = begin + warp * KN_KV_BLOCK_TOKENS, stage = 0;
+			__syncthreads(); /* query and results of the split before have been read */
+#pragma unroll
+			for (int i = 0; i < shape::STAGES; i++)
+				request_pair<HEAD_DIM>(a, r, token + i * STEP, end, keys + i * STAGE, values + i * STAGE);
+			if (!waited)
+				dependency_wait();
+			waited = true;
+			fill_query<HEAD_DIM>(a, cut, r, query);
+#pragma unroll 1
+			for (int i = 0; i < shape::STAGES; i++)
+				fill_fresh<HEAD_DIM>(a, r, token + i * STEP, end, keys + i * STAGE, values + i * STAGE);
+			__syncthreads();
+#pragma unroll 1
+			for (; token < end; token += STEP) {
+				__half *k = keys + stage * STAGE, *v = values + stage * STAGE;
+				float score[4];
+				uint32_t weights[4];
+				copy_async_wait<shape::STAGES - 1>();
+				__syncwarp();
+				score_tile<HEAD_DIM>(query, k, score);
+				weigh_tile<HEAD_DIM>(state, score, end - token, weights);
+				add_values<HEAD_DIM>(state, weights, v);
+				__syncwarp();
+				request_pair<HEAD_DIM>(a, r, token + shape::STAGES * STEP, end, k, v);
+				fill_fresh<HEAD_DIM>(a, r, token + shape::STAGES * STEP, end, k, v);
+				stage = (stage + 1) % shape::STAGES;
+			}
+			copy_async_wait<0>();
+			__syncwarp();
+			float *result = (float *)keys; /* [8][LINE] floats are as large as [16][LINE] halves */
+			state.sum += __shfl_xor_sync(0xffffffffu, state.sum, 1);
+			state.sum += __shfl_xor_sync(0xffffffffu, state.sum, 2);
+#pragma unroll
+			for (int i = 0; i < HEAD_DIM / 8; i++)
+				*(float2 *)(result + lane / 4 * shape::LINE + 8 * i + lane % 4 * 2) =
+					make_float2(state.out[i][0] + state.out[i][2], state.out[i][1] + state.out[i][3]);
+			if (lane % 4 == 0) {
+				peaks[warp][lane / 4] = state.peak;
+				sums[warp][lane / 4] = state.sum;
+			}
+			__syncthreads();
+			const int n_warps = min(shape::WARPS, (end - begin + KN_KV_BLOCK_TOKENS - 1) / KN_KV_BLOCK_TOKENS);
+			float *mine = results + split * result_floats;
+#pragma unroll 1
+			for (int i = thread; i < r.heads.count * HEAD_DIM; i += shape::THREADS) {
+				const int head = i / HEAD_DIM, d = i % HEAD_DIM;
+				float top = -INFINITY, total = 0.0f, divisor = 0.0f;
+#pragma unroll 4
+				for (int w = 0; w < n_warps; w++)
+					top = fmaxf(top, peaks[w][head]);
+#pragma unroll 4
+				for (int w = 0; w < n_warps; w++) {
+					const float scale = exp2_fast(peaks[w][head] - top);
+					total = fmaf(
+						scale, ((const float *)(tiles + w * shape::TILE))[head * shape::LINE + d], total);
+					divisor = fmaf(scale, sums[w][head], divisor);
+				}
+				if (r.n_splits == 1) {
+					to[i] = __fdividef(total, divisor);
+					continue;
+				}
+				mine[i] = total;
+				if (d == 0) {
+					mine[cut.heads_per_block * HEAD_DIM + head] = top;
+					mine[cut.heads_per_block * (HEAD_DIM + 1) + head] = divisor;
+				}
+			}
+		}
+		if (r.n_splits == 1 || blockIdx.x >= r.n_splits)
+			continue;
+		__threadfence();
+		__syncthreads();
+		if (thread == 0) {
+			uint32_t *ticket = tickets + blockIdx.z * cut.n_groups + blockIdx.y;
+			is_last = atomicAdd(ticket, 1) == min((int)gridDim.x, r.n_splits) - 1;
+			if (is_last)
+				*ticket = 0; /* ready for the next step */
+		}
+		__syncthreads();
+		if (is_last) {
+			__threadfence();
+			merge_splits<HEAD_DIM>(cut, results, r, to);
+		}
+	}
+}
+
+template <int HEAD_DIM>
+static cudaError_t launch(struct kn_backend *backend, const struct kn_attention *args, const struct attention_cut *cut)
+{
+	/* Enough blocks for the card; more would be empty ones that wait for shared memory. Rows in a step with prefill tiles are
+	 * few, and their blocks do all splits themselves, since several rows take turns in one place for partial results. */
+	int rows = cut->n_rows < ATTENTION_DECODE_ROWS_MAX ? cut->n_rows : ATTENTION_DECODE_ROWS_MAX;
+	int splits = backend->n_sms / (rows * cut->n_groups);
+	splits = splits < 1 || cut->tile_rows > 0 ? 1 : splits > ATTENTION_SPLITS_MAX ? ATTENTION_SPLITS_MAX : splits;
+	return launch_dependent(backend->stream, dim3(splits, cut->n_groups, rows), dim3(decode_shape<HEAD_DIM>::THREADS),
+		decode_shape<HEAD_DIM>::SHARED_BYTES, attention_decode_kernel<HEAD_DIM>, *args, *cut, backend->attention_partials,
+		backend->attention_tickets);
+}
+
+cudaError_t attention_decode(struct kn_backend *backend, const struct kn_attention *args, const struct attention_cut *cut)
+{
+	switch (args->head_dim) {
+	case 64:
+		return launch<64>(backend, args, cut);
+	case 96:
+		return launch<96>(backend, args, cut);
+	case 128:
+		return launch<128>(backend, args, cut);
+	case 256:
+		return launch<256>(backend, args, cut);
+	default:
+		return cudaErrorInvalidValue;
+	}
+}
+
+template <int HEAD_DIM> static cudaError_t raise_shared(void)
+{
+	return cudaFuncSetAttribute(attention_decode_kernel<HEAD_DIM>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+		(int)decode_shape<HEAD_DIM>::SHARED_BYTES);
+}
+
+cudaError_t attention_decode_init(void)
+{
+	cudaError_t error = raise_shared<64>();
+	error = error ? error : raise_shared<96>();
+	error = error ? error : raise_shared<128>();
+	return error ? error : raise_shared<256>();
+}

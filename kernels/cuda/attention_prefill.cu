@@ -1,0 +1,245 @@
+/* Attention of many rows of one sequence over the paged fp16 cache, in tiles on tensor cores.
+ *
+ * Online softmax over tiles of keys, as in FlashAttention-2 (arXiv 2307.08691). Query heads that share a KV head share its keys:
+ * a tile's 128 lines are pairs of a row and a head. q and the weights are rounded to fp16, so bits differ from attention_decode's
+ * within the stated tolerance; sums are fp32. */
+#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/mma.cuh"
+
+#define PREFILL_LINES 128
+#define PREFILL_KEYS 32 /* of one tile: two blocks of the cache */
+
+template <int HEAD_DIM> struct prefill_shape {
+	static constexpr int MATRICES =
+		HEAD_DIM <= 128 ? 2 : 1; /* tiles of 16 lines a warp: two share the loads of keys and values */
+	static constexpr int WARPS = PREFILL_LINES / (16 * MATRICES), THREADS = WARPS * CUDA_WARP;
+	static constexpr int LINE = HEAD_DIM + 8; /* padded, so that eight rows of a matrix lie in different banks */
+	static constexpr int TILE = PREFILL_KEYS * LINE;
+	static constexpr size_t SHARED_BYTES =
+		(PREFILL_LINES * LINE + 4 * TILE) * sizeof(__half); /* queries; two stages of keys and values */
+};
+
+/* Asks for one tile of keys and values. Past the last block that one is read again: its keys are masked. */
+template <int HEAD_DIM>
+static __device__ __forceinline__ void request_keys(
+	const struct kn_attention &a, const int32_t *table, int kv_head, int tile, int last_block, __half *keys)
+{
+	constexpr int PIECES = HEAD_DIM / 8, ALL = PREFILL_KEYS * PIECES, THREADS = prefill_shape<HEAD_DIM>::THREADS;
+	const uint32_t to = shared_address(keys);
+#pragma unroll
+	for (int i = 0; i < (ALL + THREADS - 1) / THREADS; i++) {
+		const int piece = threadIdx.x + i * THREADS;
+		if (piece >= ALL)
+			break;
+		const int line = piece / PIECES, column = piece % PIECES * 8;
+		const int block = min(tile * (PREFILL_KEYS / KN_KV_BLOCK_TOKENS) + line / KN_KV_BLOCK_TOKENS, last_block);
+		const int64_t at = cache_at(a, table[block], kv_head) + line % KN_KV_BLOCK_TOKENS * HEAD_DIM + column;
+		const uint32_t place = to + (line * prefill_shape<HEAD_DIM>::LINE + column) * sizeof(__half);
+		copy_async(place, (const __half *)a.k_cache + at, true);
+		copy_async(place + prefill_shape<HEAD_DIM>::TILE * sizeof(__half), (const __half *)a.v_cache + at, true);
+	}
+	copy_async_commit();
+}
+
+/* Online softmax of line g + 8 * i of one matrix: scores become weights; keys after number last are masked. */
+template <int HEAD_DIM>
+static __device__ __forceinline__ void soften(
+	float (&score)[PREFILL_KEYS / 8][4], int i, int last, float &peak, float &sum, float (&out)[HEAD_DIM / 8][4])
+{
+	const int t = threadIdx.x % 4;
+	float top = peak, total = 0.0f;
+#pragma unroll
+	for (int n = 0; n < PREFILL_KEYS / 8; n++)
+#pragma unroll
+		for (int c = 0; c < 2; c++) {
+			if (n * 8 + 2 * t + c > last)
+				score[n][2 * i + c] = -INFINITY;
+			top = fmaxf(top, score[n][2 * i + c]);
+		}
+	top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+	top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+	const float keep = exp2_fast(peak - top);
+#pragma unroll
+	for (int n = 0; n < PREFILL_KEYS / 8; n++)
+#pragma unroll
+		for (int c = 0; c < 2; c++) {
+			score[n][2 * i + c] = exp2_fast(score[n][2 * i + c] - top);
+			total += score[n][2 * i + c];
+		}
+	peak = top;
+	sum = sum * keep + total;
+#pragma unroll
+	for (int d = 0; d < HEAD_DIM / 8; d++) {
+		out[d][2 * i] *= keep;
+		out[d][2 * i + 1] *= keep;
+	}
+}
+
+/* Block: one tile of rows and the query heads of one block (see attention_cut). Warp: MATRICES times 16 lines, all keys. Lane (g,
+ * t): lines g and g + 8 of each 16, columns 2t and 2t + 1 of every eight. */
+template <int HEAD_DIM>
+__global__ void __launch_bounds__(prefill_shape<HEAD_DIM>::THREADS, HEAD_DIM <= 128 ? 2 : 1)
+	attention_prefill_kernel(const struct kn_attention a, const struct attention_cut cut)
+{
+	using shape = prefill_shape<HEAD_DIM>;
+	constexpr int LINE = shape::LINE, MATRICES = shape::MATRICES;
+	extern __shared__ __align__(16) __half shared[];
+	__half *stages = shared + PREFILL_LINES * LINE;
+	const int warp = threadIdx.x / CUDA_WARP, lane = threadIdx.x % CUDA_WARP, t = lane % 4;
+	const int first_row = (gridDim.x - 1 - blockIdx.x) * cut.tile_rows; /* those with most keys first */
+	const int n_rows = min(cut.tile_rows, cut.n_rows - first_row);
+	const struct attention_heads heads = heads_of_block(a, cut, blockIdx.y);
+	dependency_release();
+	dependency_wait();
+	if (!tile_is_prefill(a, cut, first_row))
+		return;
+	const int32_t *table = a.block_tables + a.slots[first_row] * a.block_table_stride;
+	const int first_position = a.positions[first_row], last_position = a.positions[first_row + n_rows - 1];
+	const int last_block = last_position / KN_KV_BLOCK_TOKENS, n_tiles = last_position / PREFILL_KEYS + 1;
+	request_keys<HEAD_DIM>(a, table, heads.kv_head, 0, last_block, stages);
+
+	const int n_lines = n_rows * heads.count;
+	const float scale = a.scale * LOG2_E;
+	for (int i = threadIdx.x; i < PREFILL_LINES * (HEAD_DIM / 2); i += shape::THREADS) {
+		const int line = i / (HEAD_DIM / 2), d = i % (HEAD_DIM / 2) * 2;
+		float2 q = make_float2(0.0f, 0.0f);
+		if (line < n_lines)
+			q = *(const float2 *)(a.qkv +
+				(int64_t)(first_row + line / heads.count) * ((a.n_heads + 2 * a.n_kv_heads) * HEAD_DIM) +
+				(heads.first + line % heads.count) * HEAD_DIM + d);
+		*(__half2 *)(shared + line * LINE + d) = __floats2half2_rn(q.x * scale, q.y * scale);
+	}
+
+	/* Rows of one sequence come in ascending position without gaps. Lines past the last see the first key, and are dropped. */
+	const int warp_line = warp * (16 * MATRICES);
+	int seen[MATRICES][2];
+#pragma unroll
+	for (int i = 0; i < 2 * MATRICES; i++) {
+		const int line = warp_line + lane / 4 + 8 * i;
+		seen[i / 2][i % 2] = line < n_lines ? first_position + line / heads.count : 0;
+	}
+	const int warp_last = first_position + min(warp_line + 16 * MATRICES - 1, n_lines - 1) / heads.count;
+	const uint32_t query_at = shared_address(shared + (warp_line + lane % 16) * LINE + lane / 16 * 8);
+	float out[MATRICES][HEAD_DIM / 8][4] = {}, peak[MATRICES][2], sum[MATRICES][2] = {};
+#pragma unroll
+	for (int i = 0; i < 2 * MATRICES; i++)
+		peak[i / 2][i % 2] = -INFINITY;
+#pragma unroll 1
+	for (int tile = 0; tile < n_tiles; tile++) {
+		const __half *keys = stages + tile % 2 * (2 * shape::TILE), *values = keys + shape::TILE;
+		copy_async_wait<0>();
+		__syncthreads();
+		if (tile + 1 < n_tiles)
+			request_keys<HEAD_DIM>(
+				a, table, heads.kv_head, tile + 1, last_block, stages + (tile + 1) % 2 * (2 * shape::TILE));
+		if (warp_line >= n_lines || tile * PREFILL_KEYS > warp_last)
+			continue;
+		float score[MATRICES][PREFILL_KEYS / 8][4] = {};
+		const uint32_t keys_at = shared_address(keys + (lane / 16 * 8 + lane % 8) * LINE + lane / 8 % 2 * 8);
+#pragma unroll
+		for (int d = 0; d < HEAD_DIM; d += 16) {
+			uint32_t q[MATRICES][4];
+#pragma unroll
+			for (int m = 0; m < MATRICES; m++)
+				load_matrices(q[m], query_at + (m * 16 * LINE + d) * sizeof(__half));
+#pragma unroll
+			for (int n = 0; n < PREFILL_KEYS / 8; n += 2) {
+				uint32_t k[4];
+				load_matrices(k, keys_at + (n * 8 * LINE + d) * sizeof(__half));
+#pragma unroll
+				for (int m = 0; m < MATRICES; m++) {
+					mma_f16(score[m][n], q[m], k[0], k[1]);
+					mma_f16(score[m][n + 1], q[m], k[2], k[3]);
+				}
+			}
+		}
+		const bool masked = (tile + 1) * PREFILL_KEYS > first_position; /* some line may not see all of these keys */
+		uint32_t weights[MATRICES][PREFILL_KEYS / 16][4];
+#pragma unroll
+		for (int m = 0; m < MATRICES; m++) {
+#pragma unroll
+			for (int i = 0; i < 2; i++)
+				soften<HEAD_DIM>(score[m], i, masked ? seen[m][i] - tile * PREFILL_KEYS : PREFILL_KEYS, peak[m][i],
+					sum[m][i], out[m]);
+#pragma unroll
+			for (int k = 0; k < PREFILL_KEYS / 16; k++)
+#pragma unroll
+				for (int i = 0; i < 4; i++)
+					weights[m][k][i] = pack_f16(
+						score[m][2 * k + i / 2][i % 2 * 2], score[m][2 * k + i / 2][i % 2 * 2 + 1]);
+		}
+		const uint32_t values_at = shared_address(values + lane % 16 * LINE + lane / 16 * 8);
+#pragma unroll
+		for (int k = 0; k < PREFILL_KEYS / 16; k++)
+#pragma unroll
+			for (int d = 0; d < HEAD_DIM; d += 16) {
+				uint32_t v[4];
+				load_matrices_transposed(v, values_at + (k * 16 * LINE + d) * sizeof(__half));
+#pragma unroll
+				for (int m = 0; m < MATRICES; m++) {
+					mma_f16(out[m][d / 8], weights[m][k], v[0], v[1]);
+					mma_f16(out[m][d / 8 + 1], weights[m][k], v[2], v[3]);
+				}
+			}
+	}
+#pragma unroll
+	for (int i = 0; i < 2 * MATRICES; i++) {
+		const int line = warp_line + lane / 4 + 8 * i;
+		float total = sum[i / 2][i % 2];
+		total += __shfl_xor_sync(0xffffffffu, total, 1);
+		total += __shfl_xor_sync(0xffffffffu, total, 2);
+		if (line >= n_lines)
+			continue;
+		float *to = a.out +
+			((int64_t)(first_row + line / heads.count) * a.n_heads + heads.first + line % heads.count) * HEAD_DIM +
+			2 * t;
+		const float scale_out = 1.0f / total;
+#pragma unroll
+		for (int d = 0; d < HEAD_DIM / 8; d++)
+			*(float2 *)(to + d * 8) =
+				make_float2(out[i / 2][d][i % 2 * 2] * scale_out, out[i / 2][d][i % 2 * 2 + 1] * scale_out);
+	}
+}
+
+template <int HEAD_DIM>
+static cudaError_t launch(struct kn_backend *backend, const struct kn_attention *args, const struct attention_cut *cut)
+{
+	dim3 grid((cut->n_rows + cut->tile_rows - 1) / cut->tile_rows, cut->n_groups);
+	return launch_dependent(backend->stream, grid, dim3(prefill_shape<HEAD_DIM>::THREADS),
+		prefill_shape<HEAD_DIM>::SHARED_BYTES, attention_prefill_kernel<HEAD_DIM>, *args, *cut);
+}
+
+int attention_prefill_tile_rows(const struct attention_cut *cut)
+{
+	return PREFILL_LINES / cut->heads_per_block;
+}
+
+cudaError_t attention_prefill(struct kn_backend *backend, const struct kn_attention *args, const struct attention_cut *cut)
+{
+	switch (args->head_dim) {
+	case 64:
+		return launch<64>(backend, args, cut);
+	case 96:
+		return launch<96>(backend, args, cut);
+	case 128:
+		return launch<128>(backend, args, cut);
+	case 256:
+		return launch<256>(backend, args, cut);
+	default:
+		return cudaErrorInvalidValue;
+	}
+}
+
+template <int HEAD_DIM> static cudaError_t raise_shared(void)
+{
+	return cudaFuncSetAttribute(attention_prefill_kernel<HEAD_DIM>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+		(int)prefill_shape<HEAD_DIM>::SHARED_BYTES);
+}
+
+cudaError_t attention_prefill_init(void)
+{
+	cudaError_t error = raise_shared<64>();
+	error = error ? error : raise_shared<96>();
+	error = error ? error : raise_shared<128>();
+	return error ? error : raise_shared<256>();
+}

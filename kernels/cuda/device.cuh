@@ -1,0 +1,96 @@
+/* What every CUDA source of the backend shares: the backend itself, packed matrices, error checks, dependent launches. */
+#ifndef KERNELS_CUDA_DEVICE_CUH
+#define KERNELS_CUDA_DEVICE_CUH
+
+#include <cublasLt.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+#include "kernels/kn.h"
+
+#define CUDA_WARP 32
+
+struct kn_backend {
+	int device, n_sms, rows_max;
+	int64_t cols_max;
+	cudaStream_t stream;
+	cublasLtHandle_t blas;
+	void *blas_workspace;
+	struct gemm_cache *gemm;
+	void *prepared; /* [rows_max][cols_max] input of a many-row product, in the weights' type */
+	float *product; /* [rows_max][2 * cols_max] gate and up before SwiGLU */
+	float *attention_partials; /* see attention.cu */
+	uint32_t *attention_tickets;
+	bool capturing;
+	char description[384];
+};
+
+/* How the elements of a packed matrix lie in device memory. */
+enum pack_form {
+	PACK_BF16, /* [rows][cols] */
+	PACK_F16,
+	PACK_F32,
+};
+
+struct kn_matrix {
+	enum pack_form form;
+	int64_t rows, cols;
+	void *data;
+	uint64_t bytes;
+};
+
+/* Checks a runtime call: `return cuda_status(cudaMalloc(…), "device memory", err)`. */
+enum status cuda_status(cudaError_t error, const char *what, struct err *err);
+
+/* Launches with programmatic stream serialisation, so that a kernel's prologue overlaps the tail of the one before it. Kernels
+ * launched so call dependency_wait() before they read what an earlier kernel wrote or write what one reads. */
+template <typename... Params, typename... Args>
+static cudaError_t launch_dependent(
+	cudaStream_t stream, dim3 grid, dim3 block, size_t shared_bytes, void (*kernel)(Params...), Args... args)
+{
+	cudaLaunchAttribute attribute = {};
+	attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+	attribute.val.programmaticStreamSerializationAllowed = 1;
+	cudaLaunchConfig_t config = {};
+	config.gridDim = grid;
+	config.blockDim = block;
+	config.dynamicSmemBytes = shared_bytes;
+	config.stream = stream;
+	config.attrs = &attribute;
+	config.numAttrs = 1;
+	return cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
+}
+
+static __device__ __forceinline__ void dependency_wait(void)
+{
+#if __CUDA_ARCH__ >= 900
+	asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/* Lets the next kernel's blocks be scheduled as this grid's leave; it still waits for this grid's end in dependency_wait. */
+static __device__ __forceinline__ void dependency_release(void)
+{
+#if __CUDA_ARCH__ >= 900
+	asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+static __device__ __forceinline__ float warp_sum(float value)
+{
+	for (int offset = CUDA_WARP / 2; offset > 0; offset /= 2)
+		value += __shfl_xor_sync(0xffffffffu, value, offset);
+	return value;
+}
+
+/* The operations, one source each. All enqueue on backend->stream and neither allocate nor synchronise. */
+enum status kn_cuda_gemv(struct kn_backend *backend, const struct kn_matmul *args, struct err *err);
+enum status kn_cuda_gemm(struct kn_backend *backend, const struct kn_matmul *args, int n_rows, struct err *err);
+enum status kn_cuda_attention(struct kn_backend *backend, const struct kn_attention *args, int n_rows, struct err *err);
+enum status kn_cuda_embed(struct kn_backend *backend, const struct kn_matrix *table, const int32_t *ids, int n_rows, float *out,
+	int64_t out_stride, struct err *err);
+enum status kn_cuda_add(struct kn_backend *backend, float *x, const float *y, int64_t n, struct err *err);
+
+#endif

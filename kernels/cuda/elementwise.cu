@@ -1,0 +1,155 @@
+/* Operations that touch each element once: embedding look-up, residual add, norm with conversion, activation epilogue. */
+#include "kernels/cuda/elementwise.cuh"
+
+#define THREADS 256
+
+template <typename T> static __device__ __forceinline__ float as_float(T value)
+{
+	return (float)value;
+}
+
+/* Block: one row. */
+template <typename T>
+__global__ void __launch_bounds__(THREADS)
+	embed_kernel(const T *table, const int32_t *ids, int64_t cols, float *out, int64_t out_stride)
+{
+	dependency_release();
+	dependency_wait();
+	const T *line = table + (int64_t)ids[blockIdx.x] * cols;
+	float *to = out + blockIdx.x * out_stride;
+	for (int64_t i = threadIdx.x; i < cols; i += THREADS)
+		to[i] = as_float(line[i]);
+}
+
+enum status kn_cuda_embed(struct kn_backend *backend, const struct kn_matrix *table, const int32_t *ids, int n_rows, float *out,
+	int64_t out_stride, struct err *err)
+{
+	dim3 grid(n_rows), block(THREADS);
+	cudaError_t error = cudaErrorInvalidValue;
+	switch (table->form) {
+	case PACK_BF16:
+		error = launch_dependent(backend->stream, grid, block, 0, embed_kernel<__nv_bfloat16>, table->data, ids,
+			table->cols, out, out_stride);
+		break;
+	case PACK_F16:
+		error = launch_dependent(
+			backend->stream, grid, block, 0, embed_kernel<__half>, table->data, ids, table->cols, out, out_stride);
+		break;
+	case PACK_F32:
+		error = launch_dependent(
+			backend->stream, grid, block, 0, embed_kernel<float>, table->data, ids, table->cols, out, out_stride);
+		break;
+	}
+	return cuda_status(error, "embed", err);
+}
+
+__global__ void __launch_bounds__(THREADS) add_kernel(float *x, const float *y, int64_t n)
+{
+	dependency_release();
+	dependency_wait();
+	for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n; i += (int64_t)gridDim.x * THREADS)
+		x[i] += y[i];
+}
+
+enum status kn_cuda_add(struct kn_backend *backend, float *x, const float *y, int64_t n, struct err *err)
+{
+	int64_t blocks = (n + THREADS - 1) / THREADS, most = (int64_t)backend->n_sms * 8;
+	return cuda_status(launch_dependent(backend->stream, dim3((unsigned)(blocks < most ? blocks : most)), dim3(THREADS), 0,
+				   add_kernel, x, y, n),
+		"add", err);
+}
+
+/* Four neighbours in one store. */
+static __device__ __forceinline__ void store_four(float *to, float4 v)
+{
+	*(float4 *)to = v;
+}
+
+static __device__ __forceinline__ void store_four(__half *to, float4 v)
+{
+	((__half2 *)to)[0] = __floats2half2_rn(v.x, v.y);
+	((__half2 *)to)[1] = __floats2half2_rn(v.z, v.w);
+}
+
+static __device__ __forceinline__ void store_four(__nv_bfloat16 *to, float4 v)
+{
+	((__nv_bfloat162 *)to)[0] = __floats2bfloat162_rn(v.x, v.y);
+	((__nv_bfloat162 *)to)[1] = __floats2bfloat162_rn(v.z, v.w);
+}
+
+/* Block: row blockIdx.x, every gridDim.y-th stretch of it; one block a row when it is normalised. Gathers by row_index, normalises
+ * when norm_weight is given, converts to T. Columns are a multiple of 4. */
+template <typename T>
+__global__ void __launch_bounds__(THREADS) prepare_kernel(
+	const float *x, int64_t x_stride, const int32_t *row_index, const float *norm_weight, float eps, int cols, T *out)
+{
+	__shared__ float partial[THREADS / CUDA_WARP];
+	dependency_release();
+	dependency_wait();
+	const int64_t row = row_index ? row_index[blockIdx.x] : blockIdx.x;
+	const float *from = x + row * x_stride;
+	T *to = out + blockIdx.x * (int64_t)cols;
+	const int begin = (blockIdx.y * THREADS + threadIdx.x) * 4, step = gridDim.y * THREADS * 4;
+	if (!norm_weight) {
+		for (int i = begin; i < cols; i += step)
+			store_four(to + i, *(const float4 *)(from + i));
+		return;
+	}
+	float squares = 0.0f;
+#pragma unroll 4
+	for (int i = begin; i < cols; i += step) {
+		const float4 v = *(const float4 *)(from + i);
+		squares = fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, fmaf(v.w, v.w, squares))));
+	}
+	squares = warp_sum(squares);
+	if (threadIdx.x % CUDA_WARP == 0)
+		partial[threadIdx.x / CUDA_WARP] = squares;
+	__syncthreads();
+	float total = 0.0f;
+	for (int i = 0; i < THREADS / CUDA_WARP; i++)
+		total += partial[i];
+	const float scale = 1.0f / sqrtf(total / (float)cols + eps);
+#pragma unroll 4
+	for (int i = begin; i < cols; i += step) {
+		const float4 v = *(const float4 *)(from + i), w = *(const float4 *)(norm_weight + i);
+		store_four(to + i, make_float4(v.x * scale * w.x, v.y * scale * w.y, v.z * scale * w.z, v.w * scale * w.w));
+	}
+}
+
+template <typename T> static cudaError_t prepare(struct kn_backend *backend, const struct kn_matmul *args, int n_rows)
+{
+	const int cols = (int)args->w->cols;
+	dim3 grid(n_rows, args->norm_weight ? 1 : (cols + THREADS * 4 - 1) / (THREADS * 4));
+	return launch_dependent(backend->stream, grid, dim3(THREADS), 0, prepare_kernel<T>, args->x, args->x_stride,
+		args->row_index, args->norm_weight, args->norm_eps, cols, (T *)backend->prepared);
+}
+
+cudaError_t elementwise_prepare(struct kn_backend *backend, const struct kn_matmul *args, enum pack_form form, int n_rows)
+{
+	switch (form) {
+	case PACK_BF16:
+		return prepare<__nv_bfloat16>(backend, args, n_rows);
+	case PACK_F16:
+		return prepare<__half>(backend, args, n_rows);
+	default:
+		return prepare<float>(backend, args, n_rows);
+	}
+}
+
+/* A row of product is the gates, then as many ups. */
+__global__ void __launch_bounds__(THREADS) swiglu_kernel(const float *product, float *y, int64_t y_stride, int64_t cols)
+{
+	dependency_release();
+	dependency_wait();
+	const float *gate = product + blockIdx.y * 2 * cols, *up = gate + cols;
+	for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < cols; i += (int64_t)gridDim.x * THREADS) {
+		y[blockIdx.y * y_stride + i] = gate[i] / (1.0f + __expf(-gate[i])) * up[i];
+	}
+}
+
+cudaError_t elementwise_swiglu(
+	struct kn_backend *backend, const float *product, float *y, int64_t y_stride, int64_t cols, int n_rows)
+{
+	dim3 grid((unsigned)((cols + THREADS - 1) / THREADS), n_rows);
+	return launch_dependent(backend->stream, grid, dim3(THREADS), 0, swiglu_kernel, product, y, y_stride, cols);
+}

@@ -1,0 +1,177 @@
+/* Matrix product for 2 to 16 rows: streams the weights once, on tensor cores.
+ *
+ * Weights are the 16-row operand, activations the 8-column one, so eight activation rows cost hardly more than one. A lane's
+ * 16-byte load is eight neighbouring columns of one weight row; the depth of a product may be permuted as long as both operands
+ * agree, so four lanes' loads are two depths of 16 without a shuffle. Warps split the columns in turns of 64 and their sums meet in
+ * shared memory, added in warp order: a row's bits depend neither on the number of rows nor on the other rows. The first weights
+ * are loaded before the wait for the kernel in front. */
+#include "kernels/cuda/elementwise.cuh"
+#include "kernels/cuda/few.cuh"
+#include "kernels/cuda/mma.cuh"
+
+#define FEW_CHUNK 64 /* columns that a warp takes at a time: a whole 128-byte line of each row */
+
+struct few_args {
+	const void *weights, *x; /* [rows][cols] and [n_rows][cols] of the same 16-bit type */
+	float *y;
+	int64_t cols, y_stride;
+	int rows, n_rows;
+	enum kn_epilogue epilogue;
+};
+
+/* Row of the matrix that is line `line` of a block's LINES: with SwiGLU the upper half of each 16 are ups of the lower half's
+ * gates. */
+static __device__ __forceinline__ int few_stored_row(const struct few_args &a, int line)
+{
+	if (a.epilogue != KN_SWIGLU)
+		return min(line, a.rows - 1);
+	return line / 16 * 8 + line % 8 + (line % 16 < 8 ? 0 : a.rows / 2);
+}
+
+static __device__ __forceinline__ uint4 load_streaming(const void *base, int64_t element, bool inside)
+{
+	return inside ? __ldcs((const uint4 *)((const uint16_t *)base + element)) : make_uint4(0, 0, 0, 0);
+}
+
+template <enum pack_form FORM> static __device__ __forceinline__ void mma(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
+{
+	if (FORM == PACK_BF16)
+		mma_bf16(c, a, b0, b1);
+	else
+		mma_f16(c, a, b0, b1);
+}
+
+/* Weights of one chunk: MATRICES tiles of 16 rows, lines g and g + 8 of each, two stretches of 32 columns. */
+template <int MATRICES> struct few_chunk {
+	uint4 w[MATRICES][2][2];
+
+	__device__ __forceinline__ void load(
+		const void *weights, const int64_t (&row_at)[MATRICES][2], int64_t column, int64_t cols)
+	{
+#pragma unroll
+		for (int m = 0; m < MATRICES; m++)
+#pragma unroll
+			for (int line = 0; line < 2; line++)
+#pragma unroll
+				for (int half = 0; half < 2; half++)
+					w[m][line][half] = load_streaming(
+						weights, row_at[m][line] + column + half * 32, column + half * 32 < cols);
+	}
+};
+
+/* Block: MATRICES * 16 weight rows. Lane (g, t): weight rows g and g + 8 of each 16 and activation row g of each 8, columns 8t to
+ * 8t + 7 of every 32. */
+template <enum pack_form FORM, int MATRICES, int TILES, int WARPS, int BLOCKS_PER_SM>
+__global__ void __launch_bounds__(WARPS *CUDA_WARP, BLOCKS_PER_SM) few_kernel(const struct few_args a)
+{
+	__shared__ float partial[WARPS][MATRICES * 16][TILES * 8 + 1];
+	const int warp = threadIdx.x / CUDA_WARP, lane = threadIdx.x % CUDA_WARP, g = lane / 4, t = lane % 4;
+	const int first_line = blockIdx.x * (MATRICES * 16);
+	int64_t row_at[MATRICES][2];
+#pragma unroll
+	for (int m = 0; m < MATRICES; m++)
+#pragma unroll
+		for (int line = 0; line < 2; line++)
+			row_at[m][line] = few_stored_row(a, first_line + m * 16 + line * 8 + g) * a.cols;
+	struct few_chunk<MATRICES> now, next;
+	now.load(a.weights, row_at, warp * FEW_CHUNK + t * 8, a.cols);
+	next.load(a.weights, row_at, (warp + WARPS) * FEW_CHUNK + t * 8, a.cols);
+	dependency_release();
+	dependency_wait();
+	const uint16_t *x_at[TILES];
+#pragma unroll
+	for (int n = 0; n < TILES; n++)
+		x_at[n] = (const uint16_t *)a.x + min(n * 8 + g, a.n_rows - 1) * a.cols;
+	float sums[MATRICES][TILES][4] = {};
+#pragma unroll 2
+	for (int64_t chunk = warp * FEW_CHUNK; chunk < a.cols;
+		chunk += WARPS * FEW_CHUNK) { /* the same for all lanes: products need them all */
+		const int64_t column = chunk + t * 8;
+		uint4 x[TILES][2];
+#pragma unroll
+		for (int n = 0; n < TILES; n++)
+#pragma unroll
+			for (int half = 0; half < 2; half++)
+				x[n][half] = column + half * 32 < a.cols ? *(const uint4 *)(x_at[n] + column + half * 32)
+									 : make_uint4(0, 0, 0, 0);
+#pragma unroll
+		for (int half = 0; half < 2; half++)
+#pragma unroll
+			for (int m = 0; m < MATRICES; m++) {
+				const uint4 low = now.w[m][0][half], high = now.w[m][1][half];
+				const uint32_t first[4] = {low.x, high.x, low.y, high.y},
+					       second[4] = {low.z, high.z, low.w, high.w};
+#pragma unroll
+				for (int n = 0; n < TILES; n++) {
+					mma<FORM>(sums[m][n], first, x[n][half].x, x[n][half].y);
+					mma<FORM>(sums[m][n], second, x[n][half].z, x[n][half].w);
+				}
+			}
+		now = next;
+		next.load(a.weights, row_at, column + 2 * WARPS * FEW_CHUNK, a.cols);
+	}
+#pragma unroll
+	for (int m = 0; m < MATRICES; m++)
+#pragma unroll
+		for (int n = 0; n < TILES; n++)
+#pragma unroll
+			for (int i = 0; i < 4; i++)
+				partial[warp][m * 16 + g + i / 2 * 8][n * 8 + 2 * t + i % 2] = sums[m][n][i];
+	__syncthreads();
+	/* Neighbouring threads write neighbouring elements of one activation row. */
+	for (int i = threadIdx.x; i < MATRICES * 16 * TILES * 8; i += WARPS * CUDA_WARP) {
+		const int line = i % (MATRICES * 16), row = i / (MATRICES * 16);
+		if (row >= a.n_rows || first_line + line >= a.rows)
+			continue;
+		float value = 0.0f, up = 0.0f;
+#pragma unroll
+		for (int w = 0; w < WARPS; w++)
+			value += partial[w][line][row];
+		if (a.epilogue == KN_SWIGLU) {
+			if (line % 16 >= 8)
+				continue;
+#pragma unroll
+			for (int w = 0; w < WARPS; w++)
+				up += partial[w][line + 8][row];
+			a.y[row * a.y_stride + (first_line + line) / 16 * 8 + line % 8] = value / (1.0f + __expf(-value)) * up;
+		} else if (a.epilogue == KN_ADD) {
+			a.y[row * a.y_stride + first_line + line] += value;
+		} else {
+			a.y[row * a.y_stride + first_line + line] = value;
+		}
+	}
+}
+
+/* Long columns take two tiles of weight rows a block, which halves how often activations are read; where that would leave
+ * processors idle, one. Three blocks of 8 warps, or one of 16, keep about 100 KB of loads in flight. */
+template <enum pack_form FORM, int TILES> static cudaError_t launch(struct kn_backend *backend, const struct few_args &args)
+{
+	const int tiles = (args.rows + 15) / 16;
+	if (args.cols > 4096 && tiles / 2 >= backend->n_sms * 9 / 10)
+		return launch_dependent(
+			backend->stream, dim3((tiles + 1) / 2), dim3(16 * CUDA_WARP), 0, few_kernel<FORM, 2, TILES, 16, 1>, args);
+	return launch_dependent(backend->stream, dim3(tiles), dim3(8 * CUDA_WARP), 0, few_kernel<FORM, 1, TILES, 8, 3>, args);
+}
+
+enum status kn_cuda_few(struct kn_backend *backend, const struct kn_matmul *args, int n_rows, struct err *err)
+{
+	const struct kn_matrix *w = args->w;
+	ASSERT(n_rows <= FEW_ROWS_MAX && w->form != PACK_F32);
+	cudaError_t error = elementwise_prepare(backend, args, w->form, n_rows);
+	if (error)
+		return cuda_status(error, "input of a matrix product", err);
+	struct few_args few = {};
+	few.weights = w->data;
+	few.x = backend->prepared;
+	few.y = args->y;
+	few.cols = w->cols;
+	few.y_stride = args->y_stride;
+	few.rows = (int)w->rows;
+	few.n_rows = n_rows;
+	few.epilogue = args->epilogue;
+	if (w->form == PACK_BF16)
+		error = n_rows <= 8 ? launch<PACK_BF16, 1>(backend, few) : launch<PACK_BF16, 2>(backend, few);
+	else
+		error = n_rows <= 8 ? launch<PACK_F16, 1>(backend, few) : launch<PACK_F16, 2>(backend, few);
+	return cuda_status(error, "matrix product of few rows", err);
+}

@@ -1,0 +1,28 @@
+/* Remembered choices of the GEMM library, one per shape. */
+#ifndef KERNELS_CUDA_GEMM_CUH
+#define KERNELS_CUDA_GEMM_CUH
+
+#include "kernels/cuda/device.cuh"
+
+#define GEMM_WORKSPACE_BYTES ((size_t)32 << 20) /* what the library's documentation advises for Hopper */
+#define GEMM_CHOICES_MAX 512 /* guess: 5 shapes of a model times about 100 row counts */
+
+struct gemm_choice {
+	enum pack_form form;
+	int64_t rows, cols, y_stride;
+	int n_rows;
+	cublasLtMatrixLayout_t w, x, y;
+	cublasLtMatmulAlgo_t algorithm;
+};
+
+struct gemm_cache {
+	cublasLtMatmulDesc_t operation;
+	struct gemm_choice choices[GEMM_CHOICES_MAX];
+	int n_choices, next;
+};
+
+/* Prepares *cache (zeroed memory) and hangs it into the backend. */
+enum status gemm_cache_create(struct kn_backend *backend, struct gemm_cache *cache, struct err *err);
+void gemm_cache_release(struct gemm_cache *cache);
+
+#endif

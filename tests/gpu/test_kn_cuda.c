@@ -1,0 +1,317 @@
+/* The CUDA backend against the CPU reference: every operation, every stored type, one row and many, eager and from a graph. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/mem.h"
+#include "base/random.h"
+#include "kernels/kn.h"
+
+/* Stated tolerances on ||a - b|| / ||b||: one row keeps activations in fp32; many rows round them to the weights' type. */
+#define TOLERANCE_ONE_ROW 2e-3 /* fp16 copies of block-quantised weights */
+#define TOLERANCE_ROWS 6e-3
+
+struct side {
+	const struct kn_ops *kn;
+	struct kn_backend *backend;
+};
+
+static struct side cpu = {&kn_cpu_ops, NULL}, gpu = {&kn_cuda_ops, NULL};
+
+static void ok(enum status status, const struct err *err)
+{
+	if (status)
+		fail_msg("%s", err->text);
+}
+
+static void *put(const struct side *side, const void *values, size_t bytes)
+{
+	struct err err = {0};
+	void *block;
+	ok(side->kn->alloc(side->backend, bytes, &block, &err), &err);
+	if (values)
+		ok(side->kn->to_device(side->backend, block, values, bytes, &err), &err);
+	ok(side->kn->synchronize(side->backend, &err), &err);
+	return block;
+}
+
+static float *normals(uint64_t stream, size_t count)
+{
+	float *values = mem_calloc(count, sizeof *values);
+	for (size_t i = 0; i < count; i++)
+		values[i] = (float)random_normal(11, stream, i);
+	return values;
+}
+
+static double distance(const float *a, const float *b, size_t count)
+{
+	double difference = 0, norm = 0;
+	for (size_t i = 0; i < count; i++) {
+		if (!isfinite(a[i]))
+			return INFINITY;
+		difference += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+		norm += (double)b[i] * b[i];
+	}
+	return sqrt(difference / norm);
+}
+
+/* Random weights in a stored type: plain types uniform, quantised ones random bytes with tame scales. */
+static void *weights(enum dtype dtype, int64_t count, uint64_t *bytes)
+{
+	assert_true(dtype_bytes(dtype, count, bytes));
+	uint8_t *out = mem_calloc(*bytes, 1);
+	for (int64_t i = 0; dtype_block_elements(dtype) == 1 && i < count; i++) {
+		float value = 0.1f * ((float)(hash64_mix((uint64_t)i) >> 40) * 0x1p-24f - 0.5f);
+		uint32_t bits;
+		memcpy(&bits, &value, 4);
+		if (dtype == DTYPE_F32)
+			memcpy(out + 4 * i, &bits, 4);
+		else
+			((uint16_t *)out)[i] = dtype == DTYPE_F16 ? dtype_f32_to_f16(value) : (uint16_t)(bits >> 16);
+	}
+	uint64_t block = (uint64_t)dtype_block_bytes(dtype);
+	for (uint64_t i = 0; dtype_block_elements(dtype) > 1 && i < *bytes; i++)
+		out[i] = (uint8_t)(hash64_mix(i) >> 20);
+	uint16_t scale = dtype_f32_to_f16(0.01f);
+	for (uint64_t at = 0; dtype_block_elements(dtype) > 1 && at < *bytes; at += block) {
+		memcpy(out + at + (dtype == DTYPE_Q6_K ? 208 : 0), &scale, 2);
+		if (dtype == DTYPE_Q4_1 || dtype == DTYPE_Q4_K)
+			memcpy(out + at + 2, &scale, 2);
+	}
+	return out;
+}
+
+static void run_matmul(const struct side *side, const struct kn_slice *slice, const float *x, const float *norm,
+	enum kn_epilogue epilogue, int n_rows, bool planned, const float *y_before, float *out)
+{
+	struct err err = {0};
+	struct kn_matrix *w;
+	size_t width = (size_t)(epilogue == KN_SWIGLU ? slice->rows / 2 : slice->rows), cols = (size_t)slice->cols;
+	ok(side->kn->matrix_create(side->backend, slice, 1, &w, &err), &err);
+	float *dx = put(side, x, (size_t)n_rows * cols * 4), *dy = put(side, y_before, (size_t)n_rows * width * 4);
+	float *dnorm = norm ? put(side, norm, cols * 4) : NULL;
+	struct kn_matmul args = {w, dx, (int64_t)cols, dnorm, 1e-5f, epilogue, dy, (int64_t)width, NULL};
+	struct kn_plan *plan = NULL;
+	if (planned)
+		ok(side->kn->plan_begin(side->backend, &err), &err);
+	ok(side->kn->matmul(side->backend, &args, n_rows, &err), &err);
+	if (planned) {
+		ok(side->kn->plan_end(side->backend, &plan, &err), &err);
+		ok(side->kn->plan_run(side->backend, plan, &err), &err);
+	}
+	ok(side->kn->to_host(side->backend, out, dy, (size_t)n_rows * width * 4, &err), &err);
+	ok(side->kn->synchronize(side->backend, &err), &err);
+	if (plan)
+		side->kn->plan_destroy(side->backend, plan);
+	side->kn->release(side->backend, dx, (size_t)n_rows * cols * 4);
+	side->kn->release(side->backend, dy, (size_t)n_rows * width * 4);
+	if (dnorm)
+		side->kn->release(side->backend, dnorm, cols * 4);
+	side->kn->matrix_destroy(side->backend, w);
+}
+
+static void products_agree_for_every_type_epilogue_and_row_count(void **state)
+{
+	static const enum dtype types[] = {
+		DTYPE_BF16, DTYPE_F16, DTYPE_F32, DTYPE_Q8_0, DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q4_K, DTYPE_Q6_K};
+	static const struct {
+		int64_t rows, cols;
+		int n_rows;
+	} cases[] = {
+		{64, 256, 1},
+		{512, 2048, 1},
+		{640, 512, 1},
+		{320, 4096, 1},
+		{96, 14336, 1},
+		{64, 256, 5},
+		{256, 2048, 33},
+		{32, 8192, 1},
+		{96, 576, 8},
+		{320, 1536, 16},
+		{64, 264, 2},
+	};
+	for (size_t t = 0; t < sizeof types / sizeof types[0]; t++)
+		for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++)
+			for (int epilogue = KN_STORE; epilogue <= KN_SWIGLU; epilogue++) {
+				int64_t rows = cases[c].rows, cols = cases[c].cols;
+				int n = cases[c].n_rows;
+				if (cols % dtype_block_elements(types[t]) != 0)
+					continue;
+				uint64_t bytes;
+				void *data = weights(types[t], rows * cols, &bytes);
+				float *x = normals(7, (size_t)(n * cols)), *norm = normals(8, (size_t)cols),
+				      *before = normals(9, (size_t)(n * rows));
+				float *a = mem_calloc((size_t)(n * rows), 4), *b = mem_calloc((size_t)(n * rows), 4);
+				struct kn_slice slice = {types[t], data, rows, cols, 0, rows, 0, cols};
+				bool normed = epilogue != KN_ADD;
+				size_t count = (size_t)(n * rows) / (epilogue == KN_SWIGLU ? 2 : 1);
+				run_matmul(&cpu, &slice, x, normed ? norm : NULL, epilogue, n, false, before, b);
+				run_matmul(&gpu, &slice, x, normed ? norm : NULL, epilogue, n, false, before, a);
+				double d = distance(a, b, count);
+				if (d > (n == 1 ? TOLERANCE_ONE_ROW : TOLERANCE_ROWS))
+					fail_msg("%s [%d x %d] rows %d epilogue %d: relative error %g", dtype_name(types[t]),
+						(int)rows, (int)cols, n, epilogue, d);
+				run_matmul(&gpu, &slice, x, normed ? norm : NULL, epilogue, n, true, before, b);
+				assert_memory_equal(a, b, count * 4);
+				mem_free(data);
+				mem_free(x);
+				mem_free(norm);
+				mem_free(before);
+				mem_free(a);
+				mem_free(b);
+			}
+}
+
+#define BLOCKS 200
+#define STRIDE 80
+
+struct attention_case {
+	int heads, kv_heads, head_dim, interleaved;
+	enum kn_kv_type kv_type;
+};
+
+/* Feeds one sequence of `length` tokens in chunks and keeps the outputs of all rows. */
+static void run_attention(
+	const struct side *side, const struct attention_case *c, const float *qkv, int length, int chunk, float *out)
+{
+	struct err err = {0};
+	size_t width = (size_t)(c->heads + 2 * c->kv_heads) * (size_t)c->head_dim,
+	       attended = (size_t)c->heads * (size_t)c->head_dim;
+	size_t cache_bytes = (size_t)BLOCKS * (size_t)c->kv_heads * KN_KV_BLOCK_TOKENS * (size_t)c->head_dim * 4;
+	int32_t table[2 * STRIDE] = {0}, map[64];
+	for (int i = 0; i < STRIDE; i++)
+		table[STRIDE + i] = (int32_t)(1 + (i * 37) % (BLOCKS - 1));
+	for (int i = 0; i < c->heads; i++)
+		map[i] = i * c->kv_heads / c->heads;
+	float *rope = mem_calloc((size_t)(STRIDE * KN_KV_BLOCK_TOKENS * c->head_dim), 4);
+	kn_rope_table_fill(rope, STRIDE * KN_KV_BLOCK_TOKENS, c->head_dim, 10000, NULL);
+	void *k = put(side, NULL, cache_bytes), *v = put(side, NULL, cache_bytes),
+	     *drope = put(side, rope, (size_t)(STRIDE * KN_KV_BLOCK_TOKENS * c->head_dim) * 4);
+	void *dtable = put(side, table, sizeof table), *dmap = put(side, map, sizeof map);
+	for (int begin = 0; begin < length; begin += chunk) {
+		int n = length - begin < chunk ? length - begin : chunk;
+		int32_t positions[1024], slots[1024];
+		for (int i = 0; i < n; i++) {
+			positions[i] = begin + i;
+			slots[i] = 1;
+		}
+		void *dq = put(side, qkv + (size_t)begin * width, (size_t)n * width * 4),
+		     *dout = put(side, NULL, (size_t)n * attended * 4);
+		void *dpositions = put(side, positions, (size_t)n * 4), *dslots = put(side, slots, (size_t)n * 4);
+		struct kn_attention args = {.qkv = dq,
+			.out = dout,
+			.n_heads = c->heads,
+			.n_kv_heads = c->kv_heads,
+			.head_dim = c->head_dim,
+			.kv_head_of_head = dmap,
+			.uniform_groups = 1,
+			.k_cache = k,
+			.v_cache = v,
+			.kv_type = c->kv_type,
+			.positions = dpositions,
+			.slots = dslots,
+			.block_tables = dtable,
+			.block_table_stride = STRIDE,
+			.rope_cos_sin = drope,
+			.rope_interleaved = c->interleaved,
+			.scale = 1.0f / sqrtf((float)c->head_dim)};
+		ok(side->kn->attention(side->backend, &args, n, &err), &err);
+		ok(side->kn->to_host(side->backend, out + (size_t)begin * attended, dout, (size_t)n * attended * 4, &err), &err);
+		side->kn->release(side->backend, dq, (size_t)n * width * 4);
+		side->kn->release(side->backend, dout, (size_t)n * attended * 4);
+		side->kn->release(side->backend, dpositions, (size_t)n * 4);
+		side->kn->release(side->backend, dslots, (size_t)n * 4);
+	}
+	side->kn->release(side->backend, k, cache_bytes);
+	side->kn->release(side->backend, v, cache_bytes);
+	side->kn->release(side->backend, drope, (size_t)(STRIDE * KN_KV_BLOCK_TOKENS * c->head_dim) * 4);
+	side->kn->release(side->backend, dtable, sizeof table);
+	side->kn->release(side->backend, dmap, sizeof map);
+	mem_free(rope);
+}
+
+static void attention_agrees_whole_in_chunks_and_step_by_step(void **state)
+{
+	static const struct attention_case cases[] = {
+		{9, 3, 64, 1, KN_KV_F16},
+		{9, 3, 64, 1, KN_KV_F32},
+		{32, 8, 128, 0, KN_KV_F16},
+		{8, 8, 96, 1, KN_KV_F16},
+		{8, 1, 256, 0, KN_KV_F32},
+		{5, 1, 64, 0, KN_KV_F16},
+		{14, 2, 64, 0, KN_KV_F32},
+	};
+	const int length = 700;
+	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+		const struct attention_case *c = &cases[i];
+		size_t width = (size_t)(c->heads + 2 * c->kv_heads) * (size_t)c->head_dim,
+		       count = (size_t)length * (size_t)c->heads * (size_t)c->head_dim;
+		float *qkv = normals(20 + i, (size_t)length * width), *a = mem_calloc(count, 4), *b = mem_calloc(count, 4);
+		run_attention(&cpu, c, qkv, length, 250, b);
+		run_attention(&gpu, c, qkv, length, 1000, a);
+		double d = distance(a, b, count);
+		if (d > 1e-3)
+			fail_msg("%d heads, %d KV heads of %d: relative error %g", c->heads, c->kv_heads, c->head_dim, d);
+		/* Steps of few rows give the same bits however they are cut. */
+		run_attention(&gpu, c, qkv, length, 100, a);
+		run_attention(&gpu, c, qkv, length, 7, b);
+		assert_memory_equal(a, b, count * 4);
+		run_attention(&cpu, c, qkv, length, 250, b);
+		d = distance(a, b, count);
+		if (d > 2e-4)
+			fail_msg("%d heads, %d KV heads of %d, few rows: relative error %g", c->heads, c->kv_heads, c->head_dim, d);
+		mem_free(qkv);
+		mem_free(a);
+		mem_free(b);
+	}
+}
+
+static void embedding_and_addition_agree(void **state)
+{
+	struct err err = {0};
+	uint64_t bytes;
+	enum { VOCAB = 300, HIDDEN = 576, ROWS = 17 };
+	void *data = weights(DTYPE_Q8_0, VOCAB * HIDDEN, &bytes);
+	struct kn_slice slice = {DTYPE_Q8_0, data, VOCAB, HIDDEN, 0, VOCAB, 0, HIDDEN};
+	int32_t ids[ROWS];
+	float out[2][ROWS * HIDDEN], *y = normals(31, ROWS * HIDDEN);
+	for (int i = 0; i < ROWS; i++)
+		ids[i] = (i * 97) % VOCAB;
+	const struct side *sides[] = {&cpu, &gpu};
+	for (int s = 0; s < 2; s++) {
+		struct kn_matrix *table;
+		ok(sides[s]->kn->matrix_create(sides[s]->backend, &slice, 1, &table, &err), &err);
+		int32_t *dids = put(sides[s], ids, sizeof ids);
+		float *dout = put(sides[s], NULL, sizeof out[s]), *dy = put(sides[s], y, sizeof out[s]);
+		ok(sides[s]->kn->embed(sides[s]->backend, table, dids, ROWS, dout, HIDDEN, &err), &err);
+		ok(sides[s]->kn->add(sides[s]->backend, dout, dy, ROWS * HIDDEN, &err), &err);
+		ok(sides[s]->kn->to_host(sides[s]->backend, out[s], dout, sizeof out[s], &err), &err);
+	}
+	assert_true(distance(out[1], out[0], ROWS * HIDDEN) < 1e-3);
+	mem_free(y);
+	mem_free(data);
+}
+
+static int setup(void **state)
+{
+	struct err err = {0};
+	struct kn_options options = {.threads = 2, .rows_max = 1024, .cols_max = 14336};
+	ok(cpu.kn->create(&options, &cpu.backend, &err), &err);
+	ok(gpu.kn->create(&options, &gpu.backend, &err), &err);
+	return 0;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(products_agree_for_every_type_epilogue_and_row_count),
+		cmocka_unit_test(attention_agrees_whole_in_chunks_and_step_by_step),
+		cmocka_unit_test(embedding_and_addition_agree),
+	};
+	return cmocka_run_group_tests(tests, setup, NULL);
+}
