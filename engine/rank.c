@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "engine/device.h"
 #include "kernels/comm/auto.h"
 
 struct rank {
@@ -21,7 +22,7 @@ struct rank {
 void rank_forward_options(const struct rank_setup *setup, int rank, struct forward_options *out)
 {
 	*out = (struct forward_options){
-		.kn = &kn_cpu_ops,
+		.kn = device_ops(setup->device),
 		.kn_options = {.threads = setup->threads, .isa = setup->isa},
 		.limits = setup->limits,
 		.rank = rank,

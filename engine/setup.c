@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "base/wait.h"
+#include "engine/device.h"
 #include "engine/rank.h"
 #include "engine/region.h"
 
@@ -41,13 +42,33 @@ static enum status copy_name(const char *what, const char *from, char *out, size
 	return STATUS_OK;
 }
 
+/* The GPU where the build has one that answers; its memory is looked at in the same breath. */
 static enum status resolve_device(const struct engine_options *options, struct setup *out, struct err *err)
 {
-	if (text_equal(options->device, "cuda"))
+	bool asked = text_equal(options->device, "cuda"), automatic = text_equal(options->device, "auto");
+	struct err reason = {0};
+	if (asked && !device_has_cuda())
 		return err_set_code(err, STATUS_UNAVAILABLE, "device_unavailable",
 			"--device cuda: this program was built without CUDA; use --device cpu");
-	why(out->whys.device, text_equal(options->device, "auto") ? "auto: the only device of this build" : "as asked");
-	return copy_name("--device", "cpu", out->rank.device, sizeof out->rank.device, err);
+	if (asked && options->tp > 1)
+		return err_set_code(err, STATUS_INPUT, "bad_option",
+			"--tp %lld with --device cuda: one GPU is one rank; use --tp 1", options->tp);
+	const char *device = "cpu";
+	if (!asked && !automatic)
+		why(out->whys.device, "as asked");
+	else if (!device_has_cuda())
+		why(out->whys.device, "auto: the only device of this build");
+	else if (automatic && options->tp > 1)
+		why(out->whys.device, "auto: several ranks run on CPUs");
+	else if (device_gpu_memory(&out->gpu_total_bytes, &out->gpu_free_bytes, &reason) == STATUS_OK) {
+		device = "cuda";
+		why(out->whys.device, asked ? "as asked" : "auto: a GPU is there");
+	} else if (asked)
+		return err_set_code(
+			err, STATUS_UNAVAILABLE, "device_unavailable", "--device cuda: %s; use --device cpu", reason.text);
+	else
+		why(out->whys.device, "auto: no usable GPU (%s)", reason.text);
+	return copy_name("--device", device, out->rank.device, sizeof out->rank.device, err);
 }
 
 static void resolve_threads(const struct engine_options *options, struct setup *out)
@@ -130,18 +151,48 @@ static enum status resolve_names(const struct engine_options *options, struct se
 	return status;
 }
 
+/* What fractions are fractions of. On a GPU auto takes what is free now; a fraction asked for is one of the whole. */
+static void resolve_total(const struct engine_options *options, const struct setup *setup, struct memplan_request *request)
+{
+	if (options->mem_budget > 0) {
+		request->total_bytes = (uint64_t)options->mem_budget;
+		request->total_source = "--mem-budget";
+	} else if (!text_equal(setup->rank.device, "cuda")) {
+		request->total_bytes = file_machine_memory_bytes();
+		request->total_source = "physical memory or its cgroup limit";
+	} else {
+		request->total_bytes = request->automatic ? setup->gpu_free_bytes : setup->gpu_total_bytes;
+		request->total_source = request->automatic ? "free GPU memory" : "GPU memory";
+	}
+}
+
+/* Others may hold memory that the plan counts on. */
+static enum status check_free_gpu_memory(const struct setup *setup, struct err *err)
+{
+	const struct memplan *plan = &setup->memplan;
+	uint64_t used = plan->fixed_bytes + plan->kv_bytes;
+	if (!text_equal(setup->rank.device, "cuda") || used <= setup->gpu_free_bytes)
+		return STATUS_OK;
+	return err_set_code(err, STATUS_NO_MEMORY, "not_enough_memory",
+		"not enough GPU memory: the plan takes %llu MiB, but of %llu MiB only %llu MiB are free, the rest is held by "
+		"others or by "
+		"the driver; lower --mem-fraction or --mem-budget, or use --mem-fraction auto",
+		(unsigned long long)(used >> 20), (unsigned long long)(setup->gpu_total_bytes >> 20),
+		(unsigned long long)(setup->gpu_free_bytes >> 20));
+}
+
 static enum status resolve_memory(const struct engine_options *options, const struct gguf *gguf, const struct model_config *config,
 	struct setup *out, struct err *err)
 {
+	bool on_host = !text_equal(out->rank.device, "cuda"); /* else the region lies outside the memory that is planned */
 	struct memplan_request request = {
-		.total_bytes = options->mem_budget > 0 ? (uint64_t)options->mem_budget : file_machine_memory_bytes(),
-		.total_source = options->mem_budget > 0 ? "--mem-budget" : "physical memory or its cgroup limit",
 		.automatic = text_equal(options->mem_fraction, "auto"),
 		.max_model_len = out->rank.max_model_len,
 		.max_num_seqs = options->max_num_seqs,
-		.collectives_bytes = region_comm_bytes(&out->rank),
-		.logits_bytes = region_bytes(&out->rank) - region_comm_bytes(&out->rank),
+		.collectives_bytes = on_host ? region_comm_bytes(&out->rank) : 0,
+		.logits_bytes = on_host ? region_bytes(&out->rank) - region_comm_bytes(&out->rank) : 0,
 	};
+	resolve_total(options, out, &request);
 	if (!request.automatic && !text_to_double(options->mem_fraction, &request.fraction))
 		return err_set_code(err, STATUS_INPUT, "bad_option", "--mem-fraction '%s' is no number", options->mem_fraction);
 	for (int rank = 0; rank < out->rank.world; rank++) {
@@ -158,7 +209,7 @@ static enum status resolve_memory(const struct engine_options *options, const st
 	}
 	enum status status = memplan_compute(&request, &out->memplan, err);
 	out->rank.n_blocks = out->memplan.n_blocks;
-	return status;
+	return status == STATUS_OK ? check_free_gpu_memory(out, err) : status;
 }
 
 enum status setup_resolve(const struct engine_options *options, const struct gguf *gguf, const struct model_config *config,

@@ -18,7 +18,7 @@
 /* Plain data, no pointers: copied into the shared region for the other ranks. */
 struct rank_setup {
 	char model_path[SETUP_PATH_BYTES];
-	char device[16]; /* "cpu" */
+	char device[16]; /* "cpu" or "cuda" */
 	char isa[16]; /* "auto", "scalar", … */
 	char allreduce[32]; /* "auto" or a backend's name */
 	int32_t world, threads, vocab, hidden;
@@ -42,6 +42,7 @@ struct setup {
 	struct setup_whys whys;
 	struct memplan memplan; /* with its own reasons */
 	int32_t chunk_tokens; /* prefill tokens in one step */
+	uint64_t gpu_total_bytes, gpu_free_bytes; /* of the GPU at start; 0 on CPUs */
 };
 
 /* Pure but for reading the machine's memory and CPU count. Choices that cannot be are refused with a stable code:
