@@ -245,8 +245,8 @@ __global__ void __launch_bounds__(decode_shape<HEAD_DIM>::THREADS, HEAD_DIM <= 1
 	attention_decode_kernel(const struct kn_attention a, const struct attention_cut cut, float *partials, uint32_t *tickets)
 {
 	using shape = decode_shape<HEAD_DIM>;
-	extern __shared__ __align__(16)
-		__half tiles[]; /* [STAGES][WARPS] tiles of keys, then of values; results lie over the first keys */
+	/* [STAGES][WARPS] tiles of keys, then of values; results lie over the first keys. */
+	extern __shared__ __align__(16) __half tiles[];
 	__shared__ __align__(16) __half query[16][shape::LINE];
 	__shared__ float peaks[shape::WARPS][ATTENTION_HEADS_PER_BLOCK], sums[shape::WARPS][ATTENTION_HEADS_PER_BLOCK];
 	__shared__ bool is_last;

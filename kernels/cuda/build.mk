@@ -29,10 +29,11 @@ $(B)/cuda/verdict-engine: $(B)/obj/engine/main.o $(B)/obj/cuda/device.o $(B)/lib
 # Programs of tests/gpu/ run on a machine with a GPU; here they are only built.
 GPU_TOOL_SRC := $(wildcard tests/gpu/*.c)
 GPU_TOOLS := $(patsubst tests/gpu/%.c,$(B)/cuda/%,$(GPU_TOOL_SRC))
-$(GPU_TOOLS): $(B)/cuda/%: $(B)/obj/tests/gpu/%.o $(B)/libcuda-backend.a $(B)/libkernels.a $(B)/libbase.a
+$(GPU_TOOLS): $(B)/cuda/%: $(B)/obj/tests/gpu/%.o $(B)/libtestsupport.a $(B)/libengine.a $(B)/libcuda-backend.a $(B)/libkernels.a \
+		$(B)/libbase.a
 	@mkdir -p $(@D)
 	@echo "LD    $@"
-	$(Q)$(CC) $(ALL_LDFLAGS) $^ $(CUDA_LIBS) -lcmocka -ljansson -lm -o $@
+	$(Q)$(CC) $(ALL_LDFLAGS) $< -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(CUDA_LIBS) $(LIBS_TEST) -o $@
 -include $(B)/obj/cuda/device.d $(patsubst %.c,$(B)/obj/%.d,$(GPU_TOOL_SRC))
 
 .PHONY: cuda

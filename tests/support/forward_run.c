@@ -99,7 +99,7 @@ static enum status run_rank(
 	struct model_config config;
 	struct forward *forward = NULL;
 	struct forward_options options = {
-		.kn = &kn_cpu_ops,
+		.kn = run->kn ? run->kn : &kn_cpu_ops,
 		.kn_options = {.threads = run->threads, .isa = run->isa},
 		.limits = limits_of(run),
 		.rank = rank,

@@ -9,6 +9,7 @@
 
 struct forward_run {
 	const char *path; /* model file */
+	const struct kn_ops *kn; /* NULL: kn_cpu_ops */
 	int world, threads;
 	int chunk; /* prompt tokens in one step */
 	int graph_max_bs;

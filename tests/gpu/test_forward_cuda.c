@@ -1,0 +1,119 @@
+/* Whole forward passes on the GPU against the double-precision reference: one row a step, a few, many, eager and from plans. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "base/random.h"
+#include "tests/support/forward_run.h"
+#include "tests/support/reference_llama.h"
+#include "tests/support/tiny_gguf.h"
+
+#define LEN 150 /* more than attention decodes row by row */
+#define BOUND_ONE_ROW 2e-3 /* keys, values and copies of block-quantised weights in fp16 */
+#define BOUND_ROWS 1e-2 /* activations in the weights' type, bf16 at worst */
+
+struct case_of_model {
+	char path[TINY_PATH_BYTES];
+	int32_t tokens[LEN];
+	int vocab;
+	double *expected; /* [LEN][vocab] */
+};
+
+static void make_case(const struct tiny_model *model, struct case_of_model *out)
+{
+	struct gguf gguf = {0};
+	struct model_config config;
+	out->vocab = model->vocab;
+	for (int i = 0; i < LEN; i++)
+		out->tokens[i] = (int32_t)random_below(model->seed, 7, (uint64_t)i, (uint64_t)model->vocab);
+	tiny_model_write_temp(model, out->path);
+	assert_int_equal(gguf_open(out->path, &gguf, NULL), STATUS_OK);
+	assert_int_equal(model_config_read(&gguf, &config, NULL), STATUS_OK);
+	out->expected = mem_calloc((size_t)LEN * (size_t)model->vocab, sizeof *out->expected);
+	reference_llama_logits(&gguf, &config, out->tokens, LEN, out->expected);
+	gguf_close(&gguf);
+}
+
+static void release_case(struct case_of_model *c)
+{
+	unlink(c->path);
+	mem_free(c->expected);
+}
+
+/* Steps of `chunk` rows; returns the relative error of n_tokens positions. */
+static double error_of(const struct case_of_model *c, int n_tokens, int chunk, int graph_max_bs, enum kn_kv_type kv_type)
+{
+	struct forward_run run = forward_run_default(c->path);
+	float *logits = mem_calloc((size_t)n_tokens * (size_t)c->vocab, sizeof *logits);
+	run.kn = &kn_cuda_ops;
+	run.chunk = chunk;
+	run.graph_max_bs = graph_max_bs;
+	run.kv_type = kv_type;
+	run.n_sequences = 1;
+	run.tokens[0] = c->tokens;
+	run.n_tokens[0] = n_tokens;
+	forward_run(&run, &logits);
+	double error = reference_relative_error(logits, c->expected, (int64_t)n_tokens * c->vocab);
+	mem_free(logits);
+	return error;
+}
+
+static void assert_error_below(double error, double bound, const char *what)
+{
+	if (!(error < bound))
+		fail_msg("%s: relative error %.3g, allowed %.3g", what, error, bound);
+}
+
+static void forward_agrees_for_every_stored_type_and_size_of_step(void **state)
+{
+	static const enum dtype types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_Q8_0, DTYPE_Q4_1, DTYPE_Q6_K};
+	for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+		struct tiny_model model = tiny_model_default();
+		struct case_of_model c;
+		model.hidden = 256;
+		model.ffn = 512;
+		model.head_dim = 64;
+		model.dtype = model.value_dtype = model.embedding_dtype = types[i];
+		make_case(&model, &c);
+		assert_error_below(error_of(&c, 20, 1, 0, KN_KV_F16), BOUND_ONE_ROW, dtype_name(types[i]));
+		assert_error_below(error_of(&c, 20, 1, 1, KN_KV_F16), BOUND_ONE_ROW, dtype_name(types[i]));
+		assert_error_below(error_of(&c, 40, 7, 7, KN_KV_F16), BOUND_ROWS, dtype_name(types[i]));
+		assert_error_below(error_of(&c, 40, 16, 0, KN_KV_F32), BOUND_ROWS, dtype_name(types[i]));
+		assert_error_below(error_of(&c, LEN, LEN, 0, KN_KV_F16), BOUND_ROWS, dtype_name(types[i]));
+		release_case(&c);
+	}
+}
+
+static void forward_refuses_head_sizes_without_a_kernel(void **state)
+{
+	struct tiny_model model = tiny_model_default(); /* heads of 16 */
+	struct case_of_model c;
+	struct gguf gguf = {0};
+	struct model_config config;
+	struct forward *forward = NULL;
+	struct err err = {0};
+	float logits[288];
+	make_case(&model, &c);
+	assert_int_equal(gguf_open(c.path, &gguf, NULL), STATUS_OK);
+	assert_int_equal(model_config_read(&gguf, &config, NULL), STATUS_OK);
+	struct forward_options options = {
+		.kn = &kn_cuda_ops, .limits = {1, 1, 2, 1}, .world = 1, .graph_max_bs = 1, .n_blocks = 3, .logits = logits};
+	assert_int_equal(forward_create(&gguf, &config, &options, &forward, &err), STATUS_INPUT);
+	assert_non_null(strstr(err.text, "head size 16"));
+	gguf_close(&gguf);
+	release_case(&c);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(forward_agrees_for_every_stored_type_and_size_of_step),
+		cmocka_unit_test(forward_refuses_head_sizes_without_a_kernel),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
