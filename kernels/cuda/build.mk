@@ -33,7 +33,7 @@ $(GPU_TOOLS): $(B)/cuda/%: $(B)/obj/tests/gpu/%.o $(B)/libtestsupport.a $(B)/lib
 		$(B)/libbase.a
 	@mkdir -p $(@D)
 	@echo "LD    $@"
-	$(Q)$(CC) $(ALL_LDFLAGS) $< -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(CUDA_LIBS) $(LIBS_TEST) -o $@
+	$(Q)$(CC) $(ALL_LDFLAGS) $< -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(CUDA_LIBS) -Wl,--as-needed $(LIBS_TEST) -o $@
 -include $(B)/obj/cuda/device.d $(patsubst %.c,$(B)/obj/%.d,$(GPU_TOOL_SRC))
 
 .PHONY: cuda
