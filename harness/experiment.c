@@ -13,7 +13,7 @@
 #define SECONDS_MAX (30.0 * 86400)
 #define BLOCKS_MAX 100
 #define RACE_BLOCKS 8 /* of a race that does not say: with looks after 3 and 5 */
-#define SEARCH_CONFIRM_BLOCKS 3 /* of a race that does not say: its winner is the best of many */
+#define SEARCH_CONFIRM_BLOCKS 3 /* of a search that does not say: its winner is the best of many */
 
 /* Metric names as verdict rows show them, and the spelling with the percentile in the middle that other tools use. */
 static const struct metric_name {
@@ -55,9 +55,9 @@ static const struct metric_name *read_metric(const struct place *object, const s
 }
 
 /* Asked before the matrix is read, because defaults depend on it. */
-static bool is_race(const struct place *root)
+static bool is_mode(const struct place *root, const char *mode)
 {
-	return text_equal(json_text(json_get(json_get(root->value, "matrix"), "mode")), "race");
+	return text_equal(json_text(json_get(json_get(root->value, "matrix"), "mode")), mode);
 }
 
 /* The first look comes after "blocks"; with room for more, one look half-way and one at the end follow. */
@@ -108,7 +108,7 @@ static void read_protocol(struct protocol *protocol, const struct place *root)
 	static const char *const orders[] = {"random_in_block", NULL};
 	struct place place = place_get(root, "protocol");
 	place_section(&place, SECTION_PROTOCOL);
-	read_looks(protocol, &place, is_race(root));
+	read_looks(protocol, &place, is_mode(root, "race"));
 	place_choice(&place, "order", orders, 0);
 	protocol->order_seed = (uint64_t)place_integer(&place, "order_seed", 0, INT64_MAX, 1);
 	protocol->runs_per_launch = (int)place_integer(&place, "runs_per_launch", 1, 100, 2);
@@ -161,8 +161,8 @@ static void read_rules(struct verdict_rules *rules, const struct place *root)
 	rules->alpha = place_number(&place, "alpha", 1e-6, 0.5, 0.05);
 	rules->equivalence = place_bool(&place, "equivalence", true);
 	struct place confirm = place_get(&place, "confirm_winner_blocks");
-	rules->confirm_winner_blocks =
-		(int)place_integer(&place, "confirm_winner_blocks", 0, 20, is_race(root) ? SEARCH_CONFIRM_BLOCKS : 0);
+	rules->confirm_winner_blocks = (int)place_integer(&place, "confirm_winner_blocks", 0, 20,
+		is_mode(root, "race") || is_mode(root, "greedy") ? SEARCH_CONFIRM_BLOCKS : 0);
 	if (rules->confirm_winner_blocks == 1 || rules->confirm_winner_blocks == 2)
 		place_fail(&confirm, false, "must be 0, or at least 3: fewer blocks confirm nothing");
 	place_choice(&place, "correction", corrections, 0);

@@ -38,7 +38,7 @@ struct knob_value {
 struct engine_spec;
 
 /* What makes launches beyond the plan of blocks needless. */
-enum search { SEARCH_NONE, SEARCH_RACE };
+enum search { SEARCH_NONE, SEARCH_RACE, SEARCH_GREEDY };
 
 /* Larger values (up) or smaller ones ask more memory. */
 struct monotone_knob {

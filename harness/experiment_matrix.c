@@ -416,8 +416,8 @@ static void add_baseline(struct matrix *matrix, const struct place *baseline, bo
 
 void experiment_read_arms(struct experiment *experiment, const struct place *root)
 {
-	static const char *const modes[] = {"ofat", "grid", "list", "race", NULL};
-	static const enum search searches[] = {SEARCH_NONE, SEARCH_NONE, SEARCH_NONE, SEARCH_RACE};
+	static const char *const modes[] = {"ofat", "grid", "list", "race", "greedy", NULL};
+	static const enum search searches[] = {SEARCH_NONE, SEARCH_NONE, SEARCH_NONE, SEARCH_RACE, SEARCH_GREEDY};
 	struct matrix *state = arena_calloc(root->reader->arena, 1, sizeof *state);
 	*state = (struct matrix){.experiment = experiment, .reader = root->reader};
 	struct place baseline = place_get(root, "baseline"), matrix = place_get(root, "matrix");
@@ -443,7 +443,7 @@ void experiment_read_arms(struct experiment *experiment, const struct place *roo
 	experiment_read_monotone(experiment, &matrix);
 	if (!reader_ok(root->reader))
 		return;
-	if (mode == 0)
+	if (mode == 0 || mode == 4)
 		expand_ofat(state, &factors);
 	else if (mode == 1 || (mode == 3 && !arms.value))
 		expand_grid(state, &factors);

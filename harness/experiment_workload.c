@@ -283,7 +283,8 @@ void experiment_make_quick(struct experiment *experiment)
 	protocol->n_looks = 1;
 	protocol->runs_per_launch = 1;
 	protocol->screening = false;
-	experiment->rules.confirm_winner_blocks = 0;
+	/* A greedy search that confirms nothing would have no end. */
+	experiment->rules.confirm_winner_blocks = experiment->search == SEARCH_GREEDY ? 3 : 0;
 	for (int i = 0; i < experiment->n_workloads; i++) {
 		struct workload *workload = &experiment->workloads[i];
 		int requests_max = 2 * workload->concurrency;

@@ -406,9 +406,10 @@ static enum status run_all(struct run_loop *loop, struct state *state, struct er
 	const struct experiment *experiment = loop->experiment;
 	int blocks = 0;
 	enum status status = search(loop, state, &blocks, err);
-	int winner = status || !experiment->rules.confirm_winner_blocks || state->has_confirmation
-		? 0
-		: looks_winner(experiment, state->rows, state->n_rows);
+	loop->winner = status ? 0 : looks_winner(experiment, state->rows, state->n_rows);
+	/* A greedy search is confirmed as a whole, when it has ended. */
+	bool confirms = experiment->rules.confirm_winner_blocks && experiment->search != SEARCH_GREEDY;
+	int winner = confirms && !state->has_confirmation ? loop->winner : 0;
 	if (winner)
 		status = begin_confirmation(loop, state, winner, blocks, err);
 	if (!status && state->has_confirmation)
@@ -437,6 +438,8 @@ enum status run_loop_run(struct run_loop *loop, struct err *err)
 		status = store_confirmation(loop->store, loop->experiment_id, &state.confirmation, &state.has_confirmation, err);
 	if (!status)
 		status = run_all(loop, &state, err);
+	int last_block;
+	count_launches(&state.cells, 0, &last_block, &loop->launches);
 	launch_cells_release(&state.cells);
 	mem_free(state.rows);
 	mem_free(state.stopped);

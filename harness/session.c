@@ -105,7 +105,7 @@ const char *session_model_name(const struct session *session)
 
 /* ---- results ---- */
 
-static enum status print_result(struct session *session, struct err *err)
+enum status session_print(struct session *session, struct err *err)
 {
 	struct json *shown = NULL;
 	enum status status = store_show(session->store, session->experiment_id, &shown, err);
@@ -209,8 +209,10 @@ enum status session_measure(struct session *session, bool resumed, struct err *e
 	status = run_loop_run(&loop, err);
 	progress_close(&progress);
 	/* A failed baseline is an answer too; what ended in between leaves rows for --resume to complete. */
-	if (status == STATUS_OK || status == STATUS_ANSWER_BAD) {
-		enum status printed = print_result(session, status ? NULL : err);
+	session->winner = loop.winner;
+	session->launches = loop.launches;
+	if (!session->quiet && (status == STATUS_OK || status == STATUS_ANSWER_BAD)) {
+		enum status printed = session_print(session, status ? NULL : err);
 		status = status ? status : printed;
 	}
 	return status;

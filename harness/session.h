@@ -22,6 +22,8 @@ struct session {
 	struct text engine_version; /* what it says, empty when it is not asked or does not say */
 	char model_hash[65];
 	int64_t experiment_id;
+	bool quiet; /* session_measure prints no result: it is not the last experiment */
+	int winner, launches; /* of the experiment measured last: see struct run_loop */
 };
 #define SESSION_INIT \
 	{ \
@@ -41,6 +43,9 @@ const char *session_model_name(const struct session *session);
 /* Runs what is missing of the experiment with session->experiment_id, extensions included, and prints the result. Statuses as
  * run_loop_run. */
 enum status session_measure(struct session *session, bool resumed, struct err *err);
+
+/* Prints the result of the experiment measured last. */
+enum status session_print(struct session *session, struct err *err);
 
 void session_close(struct session *session);
 
