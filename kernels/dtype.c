@@ -17,6 +17,7 @@ static const struct dtype_info *info_of(enum dtype dtype)
 	static const struct dtype_info f32 = {"F32", 1, 4}, f16 = {"F16", 1, 2}, bf16 = {"BF16", 1, 2};
 	static const struct dtype_info q4_0 = {"Q4_0", 32, 18}, q4_1 = {"Q4_1", 32, 20}, q8_0 = {"Q8_0", 32, 34};
 	static const struct dtype_info q4_k = {"Q4_K", K_BLOCK, 144}, q6_k = {"Q6_K", K_BLOCK, 210};
+	static const struct dtype_info f8_e4m3 = {"F8_E4M3", 1, 1};
 
 	switch (dtype) {
 	case DTYPE_F32:
@@ -35,6 +36,8 @@ static const struct dtype_info *info_of(enum dtype dtype)
 		return &q4_k;
 	case DTYPE_Q6_K:
 		return &q6_k;
+	case DTYPE_F8_E4M3:
+		return &f8_e4m3;
 	}
 	return NULL;
 }
@@ -151,6 +154,17 @@ uint16_t dtype_f32_to_f16(float value)
 float dtype_bf16_to_f32(uint16_t bits)
 {
 	return float_of_bits((uint32_t)bits << 16);
+}
+
+float dtype_f8_e4m3_to_f32(uint8_t bits)
+{
+	uint32_t sign = (uint32_t)(bits & 0x80) << 24, exponent = (bits >> 3) & 15, mantissa = bits & 7;
+
+	if ((bits & 0x7f) == 0x7f)
+		return float_of_bits(sign | 0x7fc00000);
+	if (exponent == 0) /* zero or subnormal: units of 2^-9 */
+		return float_of_bits(sign | bits_of_float((float)mantissa * 0x1p-9f));
+	return float_of_bits(sign | ((exponent + 120) << 23) | (mantissa << 20));
 }
 
 static uint16_t load_u16(const uint8_t *bytes)
@@ -282,6 +296,9 @@ void dtype_dequantize(enum dtype dtype, const void *src, float *dst, int64_t n_e
 			break;
 		case DTYPE_Q6_K:
 			dequantize_q6_k(bytes, dst + i);
+			break;
+		case DTYPE_F8_E4M3:
+			dst[i] = dtype_f8_e4m3_to_f32(*bytes);
 			break;
 		}
 	}

@@ -34,13 +34,18 @@ struct kn_options {
 	const char *isa; /* CPU: NULL or "auto", else "scalar", "avx2", "avx512" */
 };
 
-/* Part of a stored tensor of shape [rows, cols], row-major by blocks. Column bounds fall on block boundaries. */
+/* Part of a stored tensor of shape [rows, cols], row-major by blocks. Column bounds fall on block boundaries.
+ * DTYPE_F8_E4M3 has scales: the value of element [r, c] of the stored tensor is its byte as a number times
+ * scales[r / scale_rows * ceil(cols / scale_cols) + c / scale_cols]. One scale for all: scale_rows = rows, scale_cols = cols; one
+ * for each row: 1, cols; square blocks: 128, 128. Row and column bounds of the part need not fall on those blocks. */
 struct kn_slice {
 	enum dtype dtype;
 	const void *data;
 	int64_t rows, cols;
 	int64_t row_begin, row_end;
 	int64_t col_begin, col_end;
+	const float *scales; /* of the whole stored tensor, host memory that lives as long as data; NULL for other types */
+	int64_t scale_rows, scale_cols; /* how many rows and columns share a scale; 0 for other types */
 };
 
 enum kn_epilogue {

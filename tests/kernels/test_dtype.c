@@ -134,11 +134,29 @@ static void unknown_and_retired_ids_are_told_apart(void **state)
 	assert_int_equal(dtype_block_elements((enum dtype)255), 0);
 }
 
+static void eight_bit_floats_have_the_values_of_their_standard(void **state)
+{
+	/* OCP 8-bit floating point specification, table 1: one, largest, smallest normal, largest and smallest subnormal. */
+	static const struct {
+		uint8_t bits;
+		float value;
+	} known[] = {{0x38, 1}, {0x7e, 448}, {0x08, 0x1p-6f}, {0x07, 0.875f * 0x1p-6f}, {0x01, 0x1p-9f}, {0xb8, -1}, {0x00, 0}};
+
+	for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+		assert_float_equal(dtype_f8_e4m3_to_f32(known[i].bits), known[i].value, 0);
+	for (int bits = 0; bits < 0x7e; bits++) {
+		assert_true(dtype_f8_e4m3_to_f32((uint8_t)bits) < dtype_f8_e4m3_to_f32((uint8_t)(bits + 1)));
+		assert_float_equal(dtype_f8_e4m3_to_f32((uint8_t)(bits | 0x80)), -dtype_f8_e4m3_to_f32((uint8_t)bits), 0);
+	}
+	assert_true(isnan(dtype_f8_e4m3_to_f32(0x7f)) && isnan(dtype_f8_e4m3_to_f32(0xff)));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(dequantization_equals_the_gguf_package_bit_for_bit),
 		cmocka_unit_test(every_half_survives_the_way_through_fp32),
+		cmocka_unit_test(eight_bit_floats_have_the_values_of_their_standard),
 		cmocka_unit_test(rounding_to_half_is_to_nearest_even),
 		cmocka_unit_test(sizes_need_whole_blocks_and_do_not_overflow),
 		cmocka_unit_test(unknown_and_retired_ids_are_told_apart),
