@@ -22,7 +22,8 @@ struct matrix {
 	struct factor factors[EXPERIMENT_KNOBS_MAX];
 	size_t n_factors;
 	struct place exclude; /* array or absent */
-	bool *exclude_used;
+	size_t n_exclude;
+	bool *exclude_used; /* n_exclude of them */
 	struct place constraints; /* array or absent */
 	int n_forbidden; /* arms left out because they break one */
 };
@@ -209,7 +210,7 @@ static bool is_excluded(struct matrix *matrix, const struct arm *arm)
 			matrix->n_forbidden++;
 			return true;
 		}
-	for (size_t i = 0; i < json_count(matrix->exclude.value); i++)
+	for (size_t i = 0; i < matrix->n_exclude; i++)
 		if (experiment_arm_matches(arm, json_at(matrix->exclude.value, i))) {
 			matrix->exclude_used[i] = true;
 			return true;
@@ -362,9 +363,9 @@ static void read_exclusions(struct matrix *matrix, const struct place *place)
 	matrix->exclude = place_get(place, "exclude");
 	if (!place_is(&matrix->exclude, JSON_KIND_ARRAY))
 		return;
-	size_t count = json_count(matrix->exclude.value);
-	matrix->exclude_used = arena_calloc(matrix->reader->arena, count + 1, sizeof *matrix->exclude_used);
-	for (size_t i = 0; i < count; i++) {
+	matrix->n_exclude = json_count(matrix->exclude.value);
+	matrix->exclude_used = arena_calloc(matrix->reader->arena, matrix->n_exclude + 1, sizeof *matrix->exclude_used);
+	for (size_t i = 0; i < matrix->n_exclude; i++) {
 		struct place item = place_at(&matrix->exclude, i);
 		experiment_check_assignment(matrix->experiment, &item, NULL);
 		if (json_kind_of(item.value) == JSON_KIND_OBJECT && !json_count(item.value))
@@ -374,7 +375,7 @@ static void read_exclusions(struct matrix *matrix, const struct place *place)
 
 static void report_unused_exclusions(struct matrix *matrix)
 {
-	for (size_t i = 0; i < json_count(matrix->exclude.value); i++)
+	for (size_t i = 0; i < matrix->n_exclude; i++)
 		if (!matrix->exclude_used[i])
 			add_notice(matrix, reader_print(matrix->reader, "matrix.exclude[%zu] matches no arm", i));
 }

@@ -77,22 +77,15 @@ static void read_assignments(struct reading *reading)
 	reading->at = at > first ? at : 0;
 }
 
-static enum status find_engine(struct reading *reading, struct err *err)
+/* Moves past the words that launch an engine and keeps them; reading->engine stays NULL where no word does. */
+static void find_engine(struct reading *reading)
 {
 	const struct init_request *request = reading->request;
-	for (size_t i = reading->at, last; i < request->n_words; i++) {
+	size_t last = 0;
+	for (size_t i = reading->at; i < request->n_words && !reading->engine; i++)
 		reading->engine = engine_at(request, i, &last);
-		if (!reading->engine)
-			continue;
-		for (; reading->at <= last; reading->at++)
-			json_append(reading->command, json_new_string(request->words[reading->at]));
-		return STATUS_OK;
-	}
-	return err_set(err, STATUS_INPUT,
-		"no engine is recognised in '%s%s'; give the words unquoted, as in: verdict init -- vllm serve MODEL (also python "
-		"-m "
-		"sglang.launch_server, llama-server, verdict-engine serve)",
-		request->n_words ? request->words[0] : "", request->n_words > 1 ? " …" : "");
+	for (; reading->engine && reading->at <= last; reading->at++)
+		json_append(reading->command, json_new_string(request->words[reading->at]));
 }
 
 /* --- switches ------------------------------------------------------------------------------------------------------- */
@@ -400,6 +393,24 @@ static struct json *make_document(const struct reading *reading)
 	return document;
 }
 
+static enum status read_command(struct reading *reading, struct json **out, struct err *err)
+{
+	const struct init_request *request = reading->request;
+	read_assignments(reading);
+	find_engine(reading);
+	if (!reading->engine)
+		return err_set(err, STATUS_INPUT,
+			"no engine is recognised in '%s%s'; give the words unquoted, as in: verdict init -- vllm serve MODEL (also "
+			"python -m sglang.launch_server, llama-server, verdict-engine serve)",
+			request->n_words ? request->words[0] : "", request->n_words > 1 ? " …" : "");
+	enum status status = read_words(reading, err);
+	for (size_t i = 0; !status && i < reading->engine->n_knobs; i++)
+		add_factor(reading, &reading->engine->knobs[i]);
+	if (!status)
+		*out = make_document(reading);
+	return status;
+}
+
 enum status init_document(const struct init_request *request, struct json **out, struct text *notes, struct err *err)
 {
 	struct reading reading = {.request = request,
@@ -409,14 +420,7 @@ enum status init_document(const struct init_request *request, struct json **out,
 		.factors = json_new_object(),
 		.notes = notes};
 	*out = NULL;
-	read_assignments(&reading);
-	enum status status = find_engine(&reading, err);
-	if (!status)
-		status = read_words(&reading, err);
-	for (size_t i = 0; !status && i < reading.engine->n_knobs; i++)
-		add_factor(&reading, &reading.engine->knobs[i]);
-	if (!status)
-		*out = make_document(&reading);
+	enum status status = read_command(&reading, out, err);
 	json_free(reading.command);
 	json_free(reading.env);
 	json_free(reading.params);

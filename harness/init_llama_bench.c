@@ -122,7 +122,7 @@ static bool add_item(struct json *values, enum role role, const char *item)
 	}
 	if (role == ROLE_RUNS || role == ROLE_DELAY) {
 		json_append(values, json_new_integer(text_to_i64(item, &number) ? number : 0));
-		return number >= (role == ROLE_RUNS) && number <= 100;
+		return number >= (role == ROLE_RUNS ? 1 : 0) && number <= 100;
 	}
 	return add_range(values, item);
 }

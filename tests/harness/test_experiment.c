@@ -357,6 +357,8 @@ static const struct {
 	{"{'name':'s','matrix':{'monotone':{},'factors':{'graph_max_bs':[8,0]}}}", "x.json:1:23: matrix.monotone: unknown key"},
 	{"{'name':'s','matrix':{'factors':{'graph_max_bs':[8,0]},'include':[{'tp':2}]}}",
 		"x.json:1:68: matrix.include[0].tp: 'tp' is no knob of this experiment; give it a value in baseline.params"},
+	{"{'name':'s','matrix':{'factors':{'graph_max_bs':[8,0]},'exclude':{'graph_max_bs':0}}}",
+		"matrix.exclude: must be array, is object"},
 	{"{'name':'s','matrix':{'factors':{'graph_max_bs':[8,0]},'exclude':[{}]}}",
 		"matrix.exclude[0]: an empty assignment would exclude every arm"},
 	{"{'name':'s','matrix':{'factors':{'graph_max_bs':[8,0,1]},'include':[{'name':'graph_max_bs=0','graph_max_bs':3}]}}",

@@ -39,7 +39,7 @@ bool support_role(int argc, char **argv, int *code)
 	if (strcmp(argv[1], "stub-server") == 0)
 		*code = stub_server_run(argc - 1, argv + 1);
 	else if (strcmp(argv[1], "--version") == 0)
-		*code = printf("stub-engine 1.0\n") < 0; /* asked of the engine under test; running the tests again would never end */
+		*code = printf("stub-engine 1.0\n") < 0; /* asked of the engine; running the tests again would never end */
 	else if (strcmp(argv[1], GUARD_COMMAND) == 0)
 		*code = guard_run();
 	else if (strcmp(argv[1], "bench") == 0)
