@@ -67,7 +67,7 @@ PROGRAMS := $(B)/verdict $(B)/verdict-engine
 
 include kernels/cuda/build.mk
 
-.PHONY: all programs help deps model demo test test-kills test-peers lint format format-check asan ubsan tsan fuzz bench-cpu install clean results.db
+.PHONY: all programs help deps model demo test test-kills test-peers lint format format-check asan ubsan tsan fuzz bench-cpu bench-client install clean results.db
 
 all: programs $(if $(filter 1,$(CUDA)),cuda) ## both programs; the GPU side too where nvcc is found
 programs: $(PROGRAMS)
@@ -167,6 +167,9 @@ results.db: programs ## import the recorded reference measurements (never delete
 
 bench-cpu: programs model ## decode and prefill beside llama.cpp on the same files and threads
 	$(PYTHON) tools/bench_cpu.py
+
+bench-client: $(B)/tests/bench/bench_client ## what one event of a token stream costs the client of the harness
+	$<
 
 # --- keeping it clean ------------------------------------------------------------------------------------------------
 
