@@ -83,11 +83,11 @@ static void bench_release(struct bench *b)
 	b->kn->destroy(b->backend);
 }
 
-static enum status load(struct bench *b, const struct gguf *gguf, const struct bench_options *options, struct err *err)
+static enum status load(struct bench *b, const struct source *source, const struct bench_options *options, struct err *err)
 {
 	struct kn_options kn_options = {.threads = options->threads, .isa = options->isa};
 	struct shard shard;
-	enum status status = model_config_read(gguf, &b->config, err);
+	enum status status = model_config_read(source, &b->config, err);
 
 	if (status == STATUS_OK)
 		status = shard_compute(&b->config, 0, 1, &shard, err);
@@ -106,7 +106,7 @@ static enum status load(struct bench *b, const struct gguf *gguf, const struct b
 		kn_options.cols_max = b->config.n_heads * b->config.head_dim;
 	status = b->kn->create(&kn_options, &b->backend, err);
 	if (status == STATUS_OK)
-		status = weights_load(b->kn, b->backend, gguf, &b->config, &shard, &b->weights, err);
+		status = weights_load(b->kn, b->backend, source, &b->config, &shard, &b->weights, err);
 	if (status == STATUS_OK)
 		make_buffers(b);
 	return status;
@@ -341,18 +341,18 @@ static enum status measure_all(struct bench *b, const struct bench_options *opti
 enum status bench_measure(const struct bench_options *options, struct bench_report *out, struct err *err)
 {
 	struct bench bench = {.kn = &kn_cpu_ops, .sample_ns = options->sample_ns};
-	struct gguf gguf;
-	enum status status = gguf_open(options->model_path, &gguf, err);
+	struct source source;
+	enum status status = source_open(options->model_path, &source, err);
 
 	*out = (struct bench_report){0};
 	if (status != STATUS_OK)
 		return status;
-	status = load(&bench, &gguf, options, err);
+	status = load(&bench, &source, options, err);
 	if (status == STATUS_OK) {
 		snprintf(out->device, sizeof out->device, "%s", bench.kn->describe(bench.backend));
 		status = measure_all(&bench, options, out, err);
 	}
 	bench_release(&bench);
-	gguf_close(&gguf);
+	source_close(&source);
 	return status == STATUS_OK ? status : err_add(err, "%s", options->model_path);
 }

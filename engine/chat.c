@@ -15,22 +15,22 @@ struct chat {
 	int32_t start, end;
 };
 
-static bool chat_open(const struct gguf *gguf, const struct tokenizer *tokenizer, struct chat *out, const char **why)
+static bool chat_open(const struct source *source, const struct tokenizer *tokenizer, struct chat *out, const char **why)
 {
-	struct gguf_string source = {NULL, 0};
+	struct gguf_string text;
 
 	*out = (struct chat){.start = tokenizer_find(tokenizer, "<|im_start|>"), .end = tokenizer_find(tokenizer, "<|im_end|>")};
 	if (!tokenizer_is_control(tokenizer, out->start) || !tokenizer_is_control(tokenizer, out->end)) {
 		*why = "the vocabulary has no control tokens <|im_start|> and <|im_end|>";
 		return false;
 	}
-	if (gguf_get_string(gguf, "tokenizer.chat_template", false, &source, NULL)) {
-		*why = "tokenizer.chat_template is not a string";
+	if (source->ops->chat_template(source, &text, NULL)) {
+		*why = "the chat template is not a string";
 		return false;
 	}
-	if (!source.data)
+	if (!text.data)
 		return true;
-	if (!chat_template_parse(source.data, source.len, &out->template, why))
+	if (!chat_template_parse(text.data, text.len, &out->template, why))
 		return false;
 	if (out->template.adds_bos && tokenizer_bos(tokenizer) < 0) {
 		*why = "the chat template begins with a BOS token, and the file names none";
@@ -44,10 +44,10 @@ static void chat_close(struct chat *chat)
 	chat_template_release(&chat->template);
 }
 
-bool chat_template_supported(const struct gguf *gguf, const struct tokenizer *tokenizer, const char **why)
+bool chat_template_supported(const struct source *source, const struct tokenizer *tokenizer, const char **why)
 {
 	struct chat chat;
-	bool supported = chat_open(gguf, tokenizer, &chat, why);
+	bool supported = chat_open(source, tokenizer, &chat, why);
 
 	chat_close(&chat);
 	return supported;
@@ -129,7 +129,7 @@ static enum status append_all(const struct chat *chat, const struct tokenizer *t
 	return tokenizer_encode(tokenizer, "assistant\n", strlen("assistant\n"), false, out, err);
 }
 
-enum status chat_render(const struct gguf *gguf, const struct tokenizer *tokenizer, const struct chat_message *messages,
+enum status chat_render(const struct source *source, const struct tokenizer *tokenizer, const struct chat_message *messages,
 	size_t n_messages, struct token_list *out, struct err *err)
 {
 	struct chat chat;
@@ -142,7 +142,7 @@ enum status chat_render(const struct gguf *gguf, const struct tokenizer *tokeniz
 		if (!messages[i].role || !role_is_sound(messages[i].role))
 			return err_set(
 				err, STATUS_INPUT, "message %zu: a role is 1 to %d letters, digits, '_' or '-'", i, ROLE_BYTES_MAX);
-	if (chat_open(gguf, tokenizer, &chat, &why))
+	if (chat_open(source, tokenizer, &chat, &why))
 		status = append_all(&chat, tokenizer, messages, n_messages, out, err);
 	else
 		status = err_set_code(err, STATUS_INPUT, "unsupported_chat_template", "%s", why);

@@ -75,17 +75,17 @@ static enum status decode_input(const struct tokenizer *tokenizer, const struct 
 
 static enum status run(const struct tokenize_options *options, struct err *err)
 {
-	struct gguf gguf;
+	struct source source;
 	struct tokenizer *tokenizer = NULL;
 	struct text input = {0};
-	enum status status = gguf_open(options->model_path, &gguf, err);
+	enum status status = source_open(options->model_path, &source, err);
 
 	if (status)
 		return status;
-	status = tokenizer_open(&gguf, options->pre, &tokenizer, err);
+	status = tokenizer_open(&source, options->pre, &tokenizer, err);
 	if (status)
 		err_add(err, "%s", options->model_path);
-	gguf_close(&gguf);
+	source_close(&source);
 	if (!status)
 		status = file_read("-", TOKENIZER_TEXT_BYTES_MAX, &input, err);
 	if (!status && options->decode)

@@ -34,13 +34,13 @@ static void keep_options(struct engine *engine, const struct engine_options *opt
 
 static enum status open_model(struct engine *engine, struct err *err)
 {
-	enum status status = gguf_open(engine->options.model_path, &engine->gguf, err);
+	enum status status = source_open(engine->options.model_path, &engine->source, err);
 	if (status == STATUS_OK)
-		status = model_config_read(&engine->gguf, &engine->config, err);
+		status = model_config_read(&engine->source, &engine->config, err);
 	if (status == STATUS_OK)
-		status = tokenizer_open(&engine->gguf, engine->options.tokenizer_pre, &engine->tokenizer, err);
+		status = tokenizer_open(&engine->source, engine->options.tokenizer_pre, &engine->tokenizer, err);
 	if (status == STATUS_OK)
-		status = setup_resolve(&engine->options, &engine->gguf, &engine->config, &engine->setup, err);
+		status = setup_resolve(&engine->options, &engine->source, &engine->config, &engine->setup, err);
 	return status;
 }
 
@@ -64,7 +64,7 @@ static enum status start_ranks(struct engine *engine, struct err *err)
 		.sockets = ranks_sockets(engine->ranks),
 		.abort_word = ranks_abort_word(engine->ranks),
 	};
-	status = rank_create(&engine->region, &engine->gguf, &engine->config, &peers, &engine->rank, err);
+	status = rank_create(&engine->region, &engine->source, &engine->config, &peers, &engine->rank, err);
 	if (status == STATUS_OK)
 		status = ranks_await_ready(engine->ranks, err);
 	if (status != STATUS_OK)
@@ -233,7 +233,7 @@ void engine_destroy(struct engine *engine)
 	rank_destroy(engine->rank);
 	ranks_stop(engine->ranks);
 	tokenizer_close(engine->tokenizer);
-	gguf_close(&engine->gguf);
+	source_close(&engine->source);
 	pthread_cond_destroy(&engine->work);
 	pthread_mutex_destroy(&engine->lock);
 	arena_release(&engine->arena);
@@ -250,9 +250,9 @@ const struct tokenizer *engine_tokenizer(const struct engine *engine)
 	return engine->tokenizer;
 }
 
-const struct gguf *engine_gguf(const struct engine *engine)
+const struct source *engine_source(const struct engine *engine)
 {
-	return &engine->gguf;
+	return &engine->source;
 }
 
 int engine_max_model_len(const struct engine *engine)

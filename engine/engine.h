@@ -90,7 +90,7 @@ void engine_flush_cache(struct engine *engine);
 /* True from engine_create on; false for good once a step has failed: all requests then end with FINISH_ERROR. */
 bool engine_is_ready(const struct engine *engine);
 const struct tokenizer *engine_tokenizer(const struct engine *engine);
-const struct gguf *engine_gguf(const struct engine *engine);
+const struct source *engine_source(const struct engine *engine);
 int engine_max_model_len(const struct engine *engine);
 const char *engine_model_name(const struct engine *engine);
 

@@ -86,7 +86,7 @@ static struct json *model_json(const struct engine *engine)
 		{"head_dim", config->head_dim},
 		{"vocab", config->vocab},
 		{"context", config->context},
-		{"file_bytes", (int64_t)engine->gguf.map.size},
+		{"file_bytes", (int64_t)engine->source.bytes},
 	};
 	struct json *model = json_new_object();
 	json_set(model, "name", json_new_string(engine_model_name(engine)));

@@ -54,7 +54,7 @@ struct engine {
 	/* Made by engine_create, then constant. */
 	struct arena arena;
 	struct engine_options options; /* its strings live in arena */
-	struct gguf gguf;
+	struct source source;
 	struct model_config config;
 	struct tokenizer *tokenizer;
 	struct setup setup;

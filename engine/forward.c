@@ -125,8 +125,8 @@ static size_t operations_per_step(const struct model_config *config, int world)
 	return 2 + (size_t)config->n_layers * (world > 1 ? 9 : 5);
 }
 
-enum status forward_memory_needed(const struct gguf *gguf, const struct model_config *config, const struct forward_options *options,
-	struct forward_memory *out, struct err *err)
+enum status forward_memory_needed(const struct source *source, const struct model_config *config,
+	const struct forward_options *options, struct forward_memory *out, struct err *err)
 {
 	struct shard shard;
 	*out = (struct forward_memory){0};
@@ -139,7 +139,7 @@ enum status forward_memory_needed(const struct gguf *gguf, const struct model_co
 	out->workspace = options->kn->workspace_bytes_needed(&kn_options);
 	for (int i = 0; i < BUFFER_COUNT; i++)
 		out->workspace += bytes[i];
-	out->weights = weights_bytes_needed(options->kn, gguf, config, &shard);
+	out->weights = weights_bytes_needed(options->kn, source, config, &shard);
 	out->plans = (uint64_t)plans_wanted(options) *
 		(options->kn->plan_bytes_needed(operations_per_step(config, options->world)) + sizeof(struct reduction) +
 			sizeof(void *));
@@ -381,7 +381,7 @@ static enum status record_plans(struct forward *forward, struct err *err)
 	return STATUS_OK;
 }
 
-enum status forward_create(const struct gguf *gguf, const struct model_config *config, const struct forward_options *options,
+enum status forward_create(const struct source *source, const struct model_config *config, const struct forward_options *options,
 	struct forward **out, struct err *err)
 {
 	ASSERT(options->n_blocks > 1 && options->limits.rows_max > 0 && options->limits.logits_max <= options->limits.rows_max);
@@ -396,7 +396,7 @@ enum status forward_create(const struct gguf *gguf, const struct model_config *c
 		status = kn->create(&kn_options, &forward->backend, err);
 	}
 	if (status == STATUS_OK)
-		status = weights_load(kn, forward->backend, gguf, config, &forward->shard, &forward->weights, err);
+		status = weights_load(kn, forward->backend, source, config, &forward->shard, &forward->weights, err);
 	if (status == STATUS_OK)
 		status = create_buffers(forward, err);
 	if (status == STATUS_OK)

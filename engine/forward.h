@@ -3,6 +3,7 @@
 #define ENGINE_FORWARD_H
 
 #include "engine/model.h"
+#include "engine/source.h"
 #include "engine/step.h"
 #include "kernels/comm/comm.h"
 #include "kernels/kn.h"
@@ -27,7 +28,7 @@ struct forward_times {
 
 /* Loads this rank's shard of the weights, allocates everything a step needs, and records plans: one for every row count from
  * 1 to graph_max_bs (at most logits_max), exact and never padded, since on a CPU a padded row costs as much as a real one. */
-enum status forward_create(const struct gguf *gguf, const struct model_config *config, const struct forward_options *options,
+enum status forward_create(const struct source *source, const struct model_config *config, const struct forward_options *options,
 	struct forward **out, struct err *err);
 void forward_destroy(struct forward *forward);
 
@@ -53,7 +54,7 @@ const char *forward_describe(const struct forward *forward);
 
 /* Memory before anything is made, from the same options (logits and n_blocks are not looked at; kv is the bytes of one
  * block). weights and workspace are exact, plans an upper bound. */
-enum status forward_memory_needed(const struct gguf *gguf, const struct model_config *config, const struct forward_options *options,
-	struct forward_memory *out, struct err *err);
+enum status forward_memory_needed(const struct source *source, const struct model_config *config,
+	const struct forward_options *options, struct forward_memory *out, struct err *err);
 
 #endif

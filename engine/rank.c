@@ -33,7 +33,7 @@ void rank_forward_options(const struct rank_setup *setup, int rank, struct forwa
 	};
 }
 
-enum status rank_create(const struct region *region, const struct gguf *gguf, const struct model_config *config,
+enum status rank_create(const struct region *region, const struct source *source, const struct model_config *config,
 	const struct rank_peers *peers, struct rank **out, struct err *err)
 {
 	const struct rank_setup *setup = &region->header->setup;
@@ -47,7 +47,7 @@ enum status rank_create(const struct region *region, const struct gguf *gguf, co
 	struct forward_options options;
 	rank_forward_options(setup, peers->rank, &options);
 	options.logits = region->logits;
-	enum status status = forward_create(gguf, config, &options, &rank->forward, err);
+	enum status status = forward_create(source, config, &options, &rank->forward, err);
 	if (status != STATUS_OK) {
 		rank_destroy(rank);
 		return status;

@@ -18,8 +18,8 @@ struct rank_peers {
 void rank_forward_options(const struct rank_setup *setup, int rank, struct forward_options *out);
 
 /* Loads the shard, allocates everything, records plans. No collective work: a failure on one rank is reported, not waited for.
- * region, gguf and config must outlive *out. */
-enum status rank_create(const struct region *region, const struct gguf *gguf, const struct model_config *config,
+ * region, source and config must outlive *out. */
+enum status rank_create(const struct region *region, const struct source *source, const struct model_config *config,
 	const struct rank_peers *peers, struct rank **out, struct err *err);
 
 /* Collective over ranks, after all have been created: makes the allreduce; "auto" measures the candidates and takes rank 0's

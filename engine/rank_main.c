@@ -7,7 +7,7 @@
 struct child {
 	struct rank_link *link;
 	struct region region;
-	struct gguf gguf;
+	struct source source;
 	struct model_config config;
 	struct rank *rank;
 };
@@ -34,11 +34,11 @@ static enum status load(struct child *child, struct err *err)
 		.sockets = rank_link_sockets(child->link),
 		.abort_word = rank_link_abort_word(child->link),
 	};
-	enum status status = gguf_open(setup->model_path, &child->gguf, err);
+	enum status status = source_open(setup->model_path, &child->source, err);
 	if (status == STATUS_OK)
-		status = model_config_read(&child->gguf, &child->config, err);
+		status = model_config_read(&child->source, &child->config, err);
 	if (status == STATUS_OK)
-		status = rank_create(&child->region, &child->gguf, &child->config, &peers, &child->rank, err);
+		status = rank_create(&child->region, &child->source, &child->config, &peers, &child->rank, err);
 	return status;
 }
 
@@ -83,7 +83,7 @@ enum status cmd_rank(int argc, char **argv, struct err *err)
 		return status;
 	status = run(&child, err);
 	rank_destroy(child.rank);
-	gguf_close(&child.gguf);
+	source_close(&child.source);
 	rank_link_close(child.link);
 	return status;
 }

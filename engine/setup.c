@@ -181,8 +181,8 @@ static enum status check_free_gpu_memory(const struct setup *setup, struct err *
 		(unsigned long long)(setup->gpu_free_bytes >> 20));
 }
 
-static enum status resolve_memory(const struct engine_options *options, const struct gguf *gguf, const struct model_config *config,
-	struct setup *out, struct err *err)
+static enum status resolve_memory(const struct engine_options *options, const struct source *source,
+	const struct model_config *config, struct setup *out, struct err *err)
 {
 	bool on_host = !text_equal(out->rank.device, "cuda"); /* else the region lies outside the memory that is planned */
 	struct memplan_request request = {
@@ -199,7 +199,7 @@ static enum status resolve_memory(const struct engine_options *options, const st
 		struct forward_options forward_options;
 		struct forward_memory memory;
 		rank_forward_options(&out->rank, rank, &forward_options);
-		enum status status = forward_memory_needed(gguf, config, &forward_options, &memory, err);
+		enum status status = forward_memory_needed(source, config, &forward_options, &memory, err);
 		if (status != STATUS_OK)
 			return status;
 		request.weights_bytes += memory.weights;
@@ -212,7 +212,7 @@ static enum status resolve_memory(const struct engine_options *options, const st
 	return status == STATUS_OK ? check_free_gpu_memory(out, err) : status;
 }
 
-enum status setup_resolve(const struct engine_options *options, const struct gguf *gguf, const struct model_config *config,
+enum status setup_resolve(const struct engine_options *options, const struct source *source, const struct model_config *config,
 	struct setup *out, struct err *err)
 {
 	*out = (struct setup){0};
@@ -226,6 +226,6 @@ enum status setup_resolve(const struct engine_options *options, const struct ggu
 	resolve_limits(options, config, out);
 	status = resolve_names(options, out, err);
 	if (status == STATUS_OK)
-		status = resolve_memory(options, gguf, config, out, err);
+		status = resolve_memory(options, source, config, out, err);
 	return status;
 }

@@ -9,6 +9,7 @@
 #include "engine/engine.h"
 #include "engine/memplan.h"
 #include "engine/model.h"
+#include "engine/source.h"
 #include "engine/step.h"
 #include "kernels/kn.h"
 
@@ -47,7 +48,7 @@ struct setup {
 
 /* Pure but for reading the machine's memory and CPU count. Choices that cannot be are refused with a stable code:
  * "not_enough_memory", "cannot_shard", "allreduce_refused", "device_unavailable", "bad_option". */
-enum status setup_resolve(const struct engine_options *options, const struct gguf *gguf, const struct model_config *config,
+enum status setup_resolve(const struct engine_options *options, const struct source *source, const struct model_config *config,
 	struct setup *out, struct err *err);
 
 #endif

@@ -137,10 +137,10 @@ static enum status load(const struct gguf *gguf, const char *pre, struct tokeniz
 	return status;
 }
 
-enum status tokenizer_open(const struct gguf *gguf, const char *pre, struct tokenizer **out, struct err *err)
+enum status tokenizer_open(const struct source *source, const char *pre, struct tokenizer **out, struct err *err)
 {
 	struct tokenizer *tokenizer = mem_calloc(1, sizeof(*tokenizer));
-	enum status status = load(gguf, pre, tokenizer, err);
+	enum status status = load(source_gguf(source), pre, tokenizer, err);
 
 	*out = NULL;
 	if (status)

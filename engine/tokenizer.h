@@ -8,7 +8,7 @@
 
 #include "base/err.h"
 #include "base/text.h"
-#include "engine/gguf.h"
+#include "engine/source.h"
 
 struct tokenizer;
 
@@ -24,8 +24,8 @@ void token_list_release(struct token_list *list);
 /* pre: NULL to take tokenizer.ggml.pre from the file, else that name is used. Known: smollm, gpt-2 (gpt2), llama-bpe (llama3,
  * llama-v3), qwen2. An unknown name is refused, listing them. A file without the key, or with "default" in it, is read as gpt-2
  * after a warning in the log: such files were written before the key existed, by converters that knew GPT-2's rule only. Nothing of
- * gguf is used after the call. */
-enum status tokenizer_open(const struct gguf *gguf, const char *pre, struct tokenizer **out, struct err *err);
+ * source is used after the call. */
+enum status tokenizer_open(const struct source *source, const char *pre, struct tokenizer **out, struct err *err);
 void tokenizer_close(struct tokenizer *tokenizer);
 
 /* Appends the ids of text[0..len) to out. parse_special: control tokens written in the text ("<|im_end|>") become control

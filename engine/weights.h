@@ -3,6 +3,7 @@
 #define ENGINE_WEIGHTS_H
 
 #include "engine/model.h"
+#include "engine/source.h"
 #include "kernels/kn.h"
 
 struct weights_layer {
@@ -23,13 +24,13 @@ struct weights {
 };
 
 /* Packs this rank's share. On failure everything made so far is released. */
-enum status weights_load(const struct kn_ops *kn, struct kn_backend *backend, const struct gguf *gguf,
+enum status weights_load(const struct kn_ops *kn, struct kn_backend *backend, const struct source *source,
 	const struct model_config *config, const struct shard *shard, struct weights *out, struct err *err);
 void weights_release(const struct kn_ops *kn, struct kn_backend *backend, struct weights *weights);
 
 /* Bytes that weights_load will hold: exact, nothing is made. */
 uint64_t weights_bytes_needed(
-	const struct kn_ops *kn, const struct gguf *gguf, const struct model_config *config, const struct shard *shard);
+	const struct kn_ops *kn, const struct source *source, const struct model_config *config, const struct shard *shard);
 
 /* Bytes held. */
 uint64_t weights_bytes(const struct kn_ops *kn, const struct weights *weights);

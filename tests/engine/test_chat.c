@@ -17,7 +17,7 @@
 #define MESSAGES_MAX 16
 
 struct fixture {
-	struct gguf gguf; /* of the real model */
+	struct source source; /* of the real model */
 	struct tokenizer *tokenizer;
 };
 
@@ -26,7 +26,8 @@ static int setup(void **state)
 	static struct fixture fixture;
 	struct err err = {0};
 
-	if (gguf_open(real_model_path(), &fixture.gguf, &err) || tokenizer_open(&fixture.gguf, NULL, &fixture.tokenizer, &err))
+	if (source_open(real_model_path(), &fixture.source, &err) ||
+		tokenizer_open(&fixture.source, NULL, &fixture.tokenizer, &err))
 		fail_msg("%s", err.text);
 	*state = &fixture;
 	return 0;
@@ -37,14 +38,14 @@ static int teardown(void **state)
 	struct fixture *fixture = *state;
 
 	tokenizer_close(fixture->tokenizer);
-	gguf_close(&fixture->gguf);
+	source_close(&fixture->source);
 	return 0;
 }
 
 /* A file that holds a chat template and nothing else. */
 struct template_file {
 	struct text bytes;
-	struct gguf gguf;
+	struct source source;
 };
 
 static void template_file_open(struct template_file *file, const char *template)
@@ -57,19 +58,19 @@ static void template_file_open(struct template_file *file, const char *template)
 		gguf_build_string(&build, "tokenizer.chat_template", template);
 	gguf_build_finish(&build, &file->bytes);
 	gguf_build_release(&build);
-	if (gguf_open_bytes((const uint8_t *)file->bytes.data, file->bytes.len, "template.gguf", &file->gguf, &err))
+	if (source_open_bytes((const uint8_t *)file->bytes.data, file->bytes.len, "template.gguf", &file->source, &err))
 		fail_msg("%s", err.text);
 }
 
 static void template_file_close(struct template_file *file)
 {
-	gguf_close(&file->gguf);
+	source_close(&file->source);
 	text_release(&file->bytes);
 }
 
 /* Golden files. ----------------------------------------------------------------------------------------------------- */
 
-static struct token_list render_row(const struct gguf *gguf, const struct tokenizer *tokenizer, const struct json *messages)
+static struct token_list render_row(const struct source *source, const struct tokenizer *tokenizer, const struct json *messages)
 {
 	struct chat_message list[MESSAGES_MAX];
 	struct token_list ids = {0};
@@ -82,7 +83,7 @@ static struct token_list render_row(const struct gguf *gguf, const struct tokeni
 		list[i] = (struct chat_message){
 			json_text(json_get(json_at(messages, i), "role")), json_text(content), json_text_len(content)};
 	}
-	if (chat_render(gguf, tokenizer, list, json_count(messages), &ids, &err))
+	if (chat_render(source, tokenizer, list, json_count(messages), &ids, &err))
 		fail_msg("%s", err.text);
 	return ids;
 }
@@ -97,7 +98,7 @@ static bool ids_match(const struct token_list *ids, const struct json *expected)
 }
 
 /* Compares the lines made with one template. */
-static void compare_template(const struct gguf *gguf, const struct tokenizer *tokenizer, const char *name, size_t lines_min)
+static void compare_template(const struct source *source, const struct tokenizer *tokenizer, const char *name, size_t lines_min)
 {
 	struct text file = {0};
 	struct err err = {0};
@@ -111,7 +112,7 @@ static void compare_template(const struct gguf *gguf, const struct tokenizer *to
 		if (json_parse(line, len, "conversations.jsonl", &row, &err))
 			fail_msg("%s", err.text);
 		if (strcmp(json_text(json_get(row, "template")), name) == 0) {
-			struct token_list ids = render_row(gguf, tokenizer, json_get(row, "messages"));
+			struct token_list ids = render_row(source, tokenizer, json_get(row, "messages"));
 
 			lines++;
 			if (!ids_match(&ids, json_get(row, "ids")) && ++wrong <= 10)
@@ -130,7 +131,7 @@ static void prompts_of_the_model_equal_transformers(void **state)
 {
 	struct fixture *fixture = *state;
 
-	compare_template(&fixture->gguf, fixture->tokenizer, "model", 200);
+	compare_template(&fixture->source, fixture->tokenizer, "model", 200);
 }
 
 static void prompts_of_other_spellings_equal_transformers(void **state)
@@ -147,7 +148,7 @@ static void prompts_of_other_spellings_equal_transformers(void **state)
 		struct template_file file;
 
 		template_file_open(&file, json_text(json_iterator_value(it)));
-		compare_template(&file.gguf, fixture->tokenizer, json_iterator_key(it), 40);
+		compare_template(&file.source, fixture->tokenizer, json_iterator_key(it), 40);
 		template_file_close(&file);
 		count++;
 	}
@@ -163,8 +164,8 @@ static void files_without_a_template_get_plain_chatml(void **state)
 	const char *why = NULL;
 
 	template_file_open(&file, NULL);
-	assert_true(chat_template_supported(&file.gguf, fixture->tokenizer, &why));
-	compare_template(&file.gguf, fixture->tokenizer, "plain", 40);
+	assert_true(chat_template_supported(&file.source, fixture->tokenizer, &why));
+	compare_template(&file.source, fixture->tokenizer, "plain", 40);
 	template_file_close(&file);
 }
 
@@ -193,7 +194,7 @@ static void markers_in_content_stay_text(void **state)
 		struct text back = {0};
 		struct err err = {0};
 
-		assert_int_equal(chat_render(&fixture->gguf, fixture->tokenizer, messages, 3, &ids, &err), STATUS_OK);
+		assert_int_equal(chat_render(&fixture->source, fixture->tokenizer, messages, 3, &ids, &err), STATUS_OK);
 		/* Default system message and three messages of two markers each, and the header of the answer. */
 		assert_int_equal(count_controls(fixture->tokenizer, &ids), 9);
 		for (size_t k = 0; k < ids.count; k++)
@@ -212,13 +213,13 @@ static void bad_messages_are_refused(void **state)
 	struct token_list ids = {0};
 	struct err err = {0};
 
-	assert_int_equal(chat_render(&fixture->gguf, fixture->tokenizer, NULL, 0, &ids, &err), STATUS_INPUT);
+	assert_int_equal(chat_render(&fixture->source, fixture->tokenizer, NULL, 0, &ids, &err), STATUS_INPUT);
 	assert_non_null(strstr(err.text, "no messages"));
 	for (size_t i = 0; i < sizeof(roles) / sizeof(roles[0]); i++) {
 		struct chat_message messages[] = {{"user", "x", 1}, {roles[i], "x", 1}};
 
 		err_clear(&err);
-		assert_int_equal(chat_render(&fixture->gguf, fixture->tokenizer, messages, 2, &ids, &err), STATUS_INPUT);
+		assert_int_equal(chat_render(&fixture->source, fixture->tokenizer, messages, 2, &ids, &err), STATUS_INPUT);
 		assert_non_null(strstr(err.text, "message 1: a role"));
 	}
 	assert_int_equal(ids.count, 0);
@@ -274,10 +275,10 @@ static void other_templates_are_refused_with_a_reason(void **state)
 		const char *why = NULL;
 
 		template_file_open(&file, templates[i]);
-		if (chat_template_supported(&file.gguf, fixture->tokenizer, &why))
+		if (chat_template_supported(&file.source, fixture->tokenizer, &why))
 			fail_msg("template %zu is accepted", i);
 		assert_non_null(why);
-		assert_int_equal(chat_render(&file.gguf, fixture->tokenizer, &message, 1, &ids, &err), STATUS_INPUT);
+		assert_int_equal(chat_render(&file.source, fixture->tokenizer, &message, 1, &ids, &err), STATUS_INPUT);
 		assert_string_equal(err.code, "unsupported_chat_template");
 		assert_string_equal(err.text, why);
 		assert_int_equal(ids.count, 0);
@@ -291,7 +292,7 @@ static void templates_of_every_length_are_survived(void **state)
 	struct gguf_string source;
 	struct err err = {0};
 
-	assert_int_equal(gguf_get_string(&fixture->gguf, "tokenizer.chat_template", true, &source, &err), STATUS_OK);
+	assert_int_equal(fixture->source.ops->chat_template(&fixture->source, &source, &err), STATUS_OK);
 	for (size_t len = 0; len <= source.len; len++) {
 		struct text copy = {0}; /* a block of its own, so that a sanitizer sees reads past the end */
 		struct chat_template template;
@@ -310,7 +311,7 @@ static void vocabularies_without_markers_have_no_chat(void **state)
 	static const int32_t kinds[] = {1, 1, 3, 1};
 	struct gguf_build build = {0};
 	struct text bytes = {0};
-	struct gguf gguf;
+	struct source source;
 	struct tokenizer *tokenizer = NULL;
 	struct err err = {0};
 	const char *why = NULL;
@@ -322,13 +323,13 @@ static void vocabularies_without_markers_have_no_chat(void **state)
 	gguf_build_i32s(&build, "tokenizer.ggml.token_type", kinds, 4);
 	gguf_build_finish(&build, &bytes);
 	gguf_build_release(&build);
-	assert_int_equal(gguf_open_bytes((const uint8_t *)bytes.data, bytes.len, "built.gguf", &gguf, &err), STATUS_OK);
-	if (tokenizer_open(&gguf, NULL, &tokenizer, &err))
+	assert_int_equal(source_open_bytes((const uint8_t *)bytes.data, bytes.len, "built.gguf", &source, &err), STATUS_OK);
+	if (tokenizer_open(&source, NULL, &tokenizer, &err))
 		fail_msg("%s", err.text);
-	assert_false(chat_template_supported(&gguf, tokenizer, &why));
+	assert_false(chat_template_supported(&source, tokenizer, &why));
 	assert_non_null(strstr(why, "no control tokens"));
 	tokenizer_close(tokenizer);
-	gguf_close(&gguf);
+	source_close(&source);
 	text_release(&bytes);
 }
 

@@ -37,19 +37,19 @@ static double error_of(const struct tiny_model *model, const struct forward_run 
 {
 	char path[TINY_PATH_BYTES];
 	int32_t tokens[LEN];
-	struct gguf gguf = {0};
+	struct source source = {0};
 	struct model_config config;
 	tiny_model_write_temp(model, path);
 	random_tokens(tokens, LEN, model->vocab, model->seed);
 	struct forward_run run = *settings;
 	run.path = path;
 	float *ours = logits_of(&run, tokens, LEN, model->vocab);
-	assert_int_equal(gguf_open(path, &gguf, NULL), STATUS_OK);
-	assert_int_equal(model_config_read(&gguf, &config, NULL), STATUS_OK);
+	assert_int_equal(source_open(path, &source, NULL), STATUS_OK);
+	assert_int_equal(model_config_read(&source, &config, NULL), STATUS_OK);
 	double *theirs = mem_calloc((size_t)LEN * (size_t)model->vocab, sizeof *theirs);
-	reference_llama_logits(&gguf, &config, tokens, LEN, theirs);
+	reference_llama_logits(&source, &config, tokens, LEN, theirs);
 	double error = reference_relative_error(ours, theirs, (int64_t)LEN * model->vocab);
-	gguf_close(&gguf);
+	source_close(&source);
 	mem_free(theirs);
 	mem_free(ours);
 	unlink(path);
@@ -263,10 +263,10 @@ static void memory_held_is_what_was_foretold(void **state)
 	struct tiny_model model = quantised_model();
 	char path[TINY_PATH_BYTES];
 	tiny_model_write_temp(&model, path);
-	struct gguf gguf = {0};
+	struct source source = {0};
 	struct model_config config;
-	assert_int_equal(gguf_open(path, &gguf, NULL), STATUS_OK);
-	assert_int_equal(model_config_read(&gguf, &config, NULL), STATUS_OK);
+	assert_int_equal(source_open(path, &source, NULL), STATUS_OK);
+	assert_int_equal(model_config_read(&source, &config, NULL), STATUS_OK);
 	float *logits = mem_calloc((size_t)(8 * model.vocab), sizeof *logits);
 	for (int world = 1; world <= 3; world++) {
 		struct forward_options options = {
@@ -282,8 +282,8 @@ static void memory_held_is_what_was_foretold(void **state)
 		};
 		struct forward *forward = NULL;
 		struct forward_memory needed, held;
-		assert_int_equal(forward_memory_needed(&gguf, &config, &options, &needed, NULL), STATUS_OK);
-		assert_int_equal(forward_create(&gguf, &config, &options, &forward, NULL), STATUS_OK);
+		assert_int_equal(forward_memory_needed(&source, &config, &options, &needed, NULL), STATUS_OK);
+		assert_int_equal(forward_create(&source, &config, &options, &forward, NULL), STATUS_OK);
 		forward_memory(forward, &held);
 		assert_int_equal(held.weights, needed.weights);
 		assert_int_equal(held.workspace, needed.workspace);
@@ -293,7 +293,7 @@ static void memory_held_is_what_was_foretold(void **state)
 		forward_destroy(forward);
 	}
 	mem_free(logits);
-	gguf_close(&gguf);
+	source_close(&source);
 	unlink(path);
 }
 

@@ -8,40 +8,41 @@
 #include <cmocka.h>
 
 #include "engine/model.h"
+#include "engine/source.h"
 #include "tests/support/tiny_gguf.h"
 
 /* Reads the configuration of a file; the map stays open for the caller when it is accepted. */
-static enum status read_model(const struct tiny_model *model, struct gguf *gguf, struct model_config *config, struct err *err)
+static enum status read_model(const struct tiny_model *model, struct source *source, struct model_config *config, struct err *err)
 {
 	char path[TINY_PATH_BYTES];
 	tiny_model_write_temp(model, path);
-	enum status status = gguf_open(path, gguf, err);
+	enum status status = source_open(path, source, err);
 	unlink(path);
 	assert_int_equal(status, STATUS_OK);
-	return model_config_read(gguf, config, err);
+	return model_config_read(source, config, err);
 }
 
 static void assert_refused(const struct tiny_model *model, const char *code, const char *expected)
 {
-	struct gguf gguf = {0};
+	struct source source = {0};
 	struct model_config config;
 	struct err err = {0};
-	assert_int_equal(read_model(model, &gguf, &config, &err), STATUS_INPUT);
+	assert_int_equal(read_model(model, &source, &config, &err), STATUS_INPUT);
 	if (!strstr(err.text, expected))
 		fail_msg("expected '%s' in: %s", expected, err.text);
 	assert_string_equal(err.code, code);
-	gguf_close(&gguf);
+	source_close(&source);
 }
 
 static void a_sound_model_is_read(void **state)
 {
 	struct tiny_model model = tiny_model_default();
-	struct gguf gguf = {0};
+	struct source source = {0};
 	struct model_config config;
 	struct err err = {0};
 	model.rope_factors = true;
 	model.tied = true;
-	assert_int_equal(read_model(&model, &gguf, &config, &err), STATUS_OK);
+	assert_int_equal(read_model(&model, &source, &config, &err), STATUS_OK);
 	assert_string_equal(config.arch, "llama");
 	assert_string_equal(config.name, "tiny");
 	assert_int_equal(config.n_layers, 2);
@@ -56,23 +57,23 @@ static void a_sound_model_is_read(void **state)
 	assert_int_equal(config.rope_interleaved, 1);
 	assert_true(config.tied_head && config.has_rope_factors);
 	assert_int_equal(config.ffn_block, 1);
-	gguf_close(&gguf);
+	source_close(&source);
 }
 
 static void the_coarsest_block_of_all_layers_counts(void **state)
 {
 	struct tiny_model model = tiny_model_default();
-	struct gguf gguf = {0};
+	struct source source = {0};
 	struct model_config config;
 	struct err err = {0};
 	model.hidden = model.ffn = 256;
 	model.head_dim = 64;
 	model.dtype = DTYPE_Q4_0;
 	model.value_dtype = DTYPE_Q6_K;
-	assert_int_equal(read_model(&model, &gguf, &config, &err), STATUS_OK);
+	assert_int_equal(read_model(&model, &source, &config, &err), STATUS_OK);
 	assert_int_equal(config.ffn_block, 256);
 	assert_int_equal(config.attention_block, 32);
-	gguf_close(&gguf);
+	source_close(&source);
 }
 
 static void optional_keys_have_their_defaults(void **state)
@@ -81,14 +82,14 @@ static void optional_keys_have_their_defaults(void **state)
 		"llama.rope.dimension_count", "llama.rope.freq_base", "llama.vocab_size"};
 	for (size_t i = 0; i < sizeof optional / sizeof optional[0]; i++) {
 		struct tiny_model model = tiny_model_default();
-		struct gguf gguf = {0};
+		struct source source = {0};
 		struct model_config config;
 		struct err err = {0};
 		model.n_kv_heads = model.n_heads; /* the default */
 		model.without_key = optional[i];
-		if (read_model(&model, &gguf, &config, &err) != STATUS_OK)
+		if (read_model(&model, &source, &config, &err) != STATUS_OK)
 			fail_msg("without %s: %s", optional[i], err.text);
-		gguf_close(&gguf);
+		source_close(&source);
 	}
 }
 
@@ -146,32 +147,33 @@ static void what_the_forward_pass_does_not_know_is_refused_by_name(void **state)
 static void a_stored_type_without_kernels_is_refused_by_name(void **state)
 {
 	struct tiny_model model = tiny_model_default();
-	struct gguf gguf = {0};
+	struct source source = {0};
 	struct model_config config;
 	struct err err = {0};
-	assert_int_equal(read_model(&model, &gguf, &config, &err), STATUS_OK);
-	for (size_t i = 0; i < gguf.n_tensors; i++)
-		if (gguf.tensors[i].name.len == strlen("blk.1.ffn_up.weight") &&
-			memcmp(gguf.tensors[i].name.data, "blk.1.ffn_up.weight", gguf.tensors[i].name.len) == 0)
-			gguf.tensors[i].dtype = (enum dtype)6; /* Q5_0 */
-	assert_int_equal(model_config_read(&gguf, &config, &err), STATUS_INPUT);
+	assert_int_equal(read_model(&model, &source, &config, &err), STATUS_OK);
+	const struct gguf *gguf = source_gguf(&source);
+	for (size_t i = 0; i < gguf->n_tensors; i++)
+		if (gguf->tensors[i].name.len == strlen("blk.1.ffn_up.weight") &&
+			memcmp(gguf->tensors[i].name.data, "blk.1.ffn_up.weight", gguf->tensors[i].name.len) == 0)
+			gguf->tensors[i].dtype = (enum dtype)6; /* Q5_0 */
+	assert_int_equal(model_config_read(&source, &config, &err), STATUS_INPUT);
 	assert_non_null(strstr(err.text, "tensor 'blk.1.ffn_up.weight' has type Q5_0, which is not supported"));
 	assert_string_equal(err.code, "unsupported_model");
-	gguf_close(&gguf);
+	source_close(&source);
 }
 
 /* Field case M10: a mixture-of-experts file was called truncated because dense tensor names were looked for. */
 static void an_expert_file_is_unsupported_not_damaged(void **state)
 {
-	struct gguf gguf = {0};
+	struct source source = {0};
 	struct model_config config;
 	struct err err = {0};
-	assert_int_equal(gguf_open("tests/golden/field/m10_moe_names.gguf", &gguf, &err), STATUS_OK);
-	assert_int_equal(model_config_read(&gguf, &config, &err), STATUS_INPUT);
+	assert_int_equal(source_open("tests/golden/field/m10_moe_names.gguf", &source, &err), STATUS_OK);
+	assert_int_equal(model_config_read(&source, &config, &err), STATUS_INPUT);
 	assert_non_null(strstr(err.text, "architecture 'qwen3moe' is not supported"));
 	assert_null(strstr(err.text, "missing"));
 	assert_string_equal(err.code, "unsupported_model");
-	gguf_close(&gguf);
+	source_close(&source);
 }
 
 static void impossible_hyper_parameters_are_refused(void **state)

@@ -319,13 +319,13 @@ static void perplexity_is_exp_of_the_mean_surprise(void **state)
 	assert_true(fd >= 0);
 	assert_int_equal(file_write_all(fd, text, sizeof text - 1, NULL), STATUS_OK);
 	close(fd);
-	struct gguf gguf;
+	struct source source;
 	struct model_config config;
 	struct tokenizer *tokenizer = NULL;
 	struct token_list ids = {0};
-	assert_int_equal(gguf_open(model_path, &gguf, NULL), STATUS_OK);
-	assert_int_equal(model_config_read(&gguf, &config, NULL), STATUS_OK);
-	assert_int_equal(tokenizer_open(&gguf, NULL, &tokenizer, NULL), STATUS_OK);
+	assert_int_equal(source_open(model_path, &source, NULL), STATUS_OK);
+	assert_int_equal(model_config_read(&source, &config, NULL), STATUS_OK);
+	assert_int_equal(tokenizer_open(&source, NULL, &tokenizer, NULL), STATUS_OK);
 	assert_int_equal(request_encode(tokenizer, text, sizeof text - 1, false, &ids, NULL), STATUS_OK);
 	for (int windowed = 0; windowed < 2; windowed++) {
 		size_t width = windowed ? 20 : ids.count, predicted = 0;
@@ -334,7 +334,7 @@ static void perplexity_is_exp_of_the_mean_surprise(void **state)
 			size_t n = ids.count - begin < width ? ids.count - begin : width;
 			double *logits = mem_calloc(n * (size_t)config.vocab, sizeof *logits);
 			float *row = mem_calloc((size_t)config.vocab, sizeof *row);
-			reference_llama_logits(&gguf, &config, ids.ids + begin, (int)n, logits);
+			reference_llama_logits(&source, &config, ids.ids + begin, (int)n, logits);
 			for (size_t t = 0; t + 1 < n; t++, predicted++) {
 				for (int i = 0; i < config.vocab; i++)
 					row[i] = (float)logits[t * (size_t)config.vocab + (size_t)i];
@@ -352,7 +352,7 @@ static void perplexity_is_exp_of_the_mean_surprise(void **state)
 	}
 	token_list_release(&ids);
 	tokenizer_close(tokenizer);
-	gguf_close(&gguf);
+	source_close(&source);
 	unlink(file);
 }
 

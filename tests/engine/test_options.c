@@ -133,7 +133,7 @@ static void sizes_have_units(void **state)
 /* ---- setup ---- */
 
 struct opened {
-	struct gguf gguf;
+	struct source source;
 	struct model_config config;
 	struct engine_options options;
 };
@@ -144,8 +144,8 @@ static void open_tiny(struct opened *out)
 	struct tiny_model model = tiny_model_default();
 	tiny_model_write_temp(&model, path);
 	*out = (struct opened){0};
-	assert_int_equal(gguf_open(path, &out->gguf, NULL), STATUS_OK);
-	assert_int_equal(model_config_read(&out->gguf, &out->config, NULL), STATUS_OK);
+	assert_int_equal(source_open(path, &out->source, NULL), STATUS_OK);
+	assert_int_equal(model_config_read(&out->source, &out->config, NULL), STATUS_OK);
 	unlink(path);
 	engine_options_init(&out->options);
 	out->options.model_path = "m.gguf";
@@ -156,7 +156,7 @@ static void setup_fills_in_what_was_left_open(void **state)
 	struct opened tiny;
 	struct setup setup;
 	open_tiny(&tiny);
-	assert_int_equal(setup_resolve(&tiny.options, &tiny.gguf, &tiny.config, &setup, NULL), STATUS_OK);
+	assert_int_equal(setup_resolve(&tiny.options, &tiny.source, &tiny.config, &setup, NULL), STATUS_OK);
 	assert_int_equal(setup.rank.max_model_len, 256); /* the model's context */
 	assert_int_equal(setup.chunk_tokens, 256); /* no prompt is longer */
 	assert_int_equal(setup.rank.limits.rows_max, 256 + 16);
@@ -170,10 +170,10 @@ static void setup_fills_in_what_was_left_open(void **state)
 
 	/* Speculation widens decode steps. */
 	tiny.options.speculation = "ngram";
-	assert_int_equal(setup_resolve(&tiny.options, &tiny.gguf, &tiny.config, &setup, NULL), STATUS_OK);
+	assert_int_equal(setup_resolve(&tiny.options, &tiny.source, &tiny.config, &setup, NULL), STATUS_OK);
 	assert_int_equal(setup.rank.limits.rows_max, 256 + 16 * 7);
 	assert_int_equal(setup.rank.limits.logits_max, 16 * 7);
-	gguf_close(&tiny.gguf);
+	source_close(&tiny.source);
 }
 
 static void setup_is_the_same_at_every_launch(void **state)
@@ -181,11 +181,11 @@ static void setup_is_the_same_at_every_launch(void **state)
 	struct opened tiny;
 	struct setup a, b;
 	open_tiny(&tiny);
-	assert_int_equal(setup_resolve(&tiny.options, &tiny.gguf, &tiny.config, &a, NULL), STATUS_OK);
-	assert_int_equal(setup_resolve(&tiny.options, &tiny.gguf, &tiny.config, &b, NULL), STATUS_OK);
+	assert_int_equal(setup_resolve(&tiny.options, &tiny.source, &tiny.config, &a, NULL), STATUS_OK);
+	assert_int_equal(setup_resolve(&tiny.options, &tiny.source, &tiny.config, &b, NULL), STATUS_OK);
 	assert_memory_equal(&a.rank, &b.rank, sizeof a.rank);
 	assert_int_equal(a.memplan.budget_bytes, b.memplan.budget_bytes);
-	gguf_close(&tiny.gguf);
+	source_close(&tiny.source);
 }
 
 static void setup_refuses_what_cannot_be(void **state)
@@ -195,25 +195,25 @@ static void setup_refuses_what_cannot_be(void **state)
 	struct err err = {0};
 	open_tiny(&tiny);
 	tiny.options.max_model_len = 257;
-	assert_int_equal(setup_resolve(&tiny.options, &tiny.gguf, &tiny.config, &setup, &err), STATUS_INPUT);
+	assert_int_equal(setup_resolve(&tiny.options, &tiny.source, &tiny.config, &setup, &err), STATUS_INPUT);
 	assert_non_null(strstr(err.text, "--max-model-len 257 is above the model's context of 256"));
 	err_clear(&err);
 	tiny.options.max_model_len = 0;
 	tiny.options.tp = 5;
-	assert_int_equal(setup_resolve(&tiny.options, &tiny.gguf, &tiny.config, &setup, &err), STATUS_INPUT);
+	assert_int_equal(setup_resolve(&tiny.options, &tiny.source, &tiny.config, &setup, &err), STATUS_INPUT);
 	assert_string_equal(err.code, "cannot_shard");
 	err_clear(&err);
 	tiny.options.tp = 1;
 	tiny.options.device = "cuda";
-	assert_int_equal(setup_resolve(&tiny.options, &tiny.gguf, &tiny.config, &setup, &err), STATUS_UNAVAILABLE);
+	assert_int_equal(setup_resolve(&tiny.options, &tiny.source, &tiny.config, &setup, &err), STATUS_UNAVAILABLE);
 	assert_string_equal(err.code, "device_unavailable");
 	err_clear(&err);
 	tiny.options.device = "cpu";
 	tiny.options.mem_budget = 1 << 20;
-	assert_int_equal(setup_resolve(&tiny.options, &tiny.gguf, &tiny.config, &setup, &err), STATUS_NO_MEMORY);
+	assert_int_equal(setup_resolve(&tiny.options, &tiny.source, &tiny.config, &setup, &err), STATUS_NO_MEMORY);
 	assert_string_equal(err.code, "not_enough_memory");
 	assert_non_null(strstr(err.details, "\"need_bytes\":"));
-	gguf_close(&tiny.gguf);
+	source_close(&tiny.source);
 }
 
 static void more_ranks_cost_more_of_the_same_budget(void **state)
@@ -222,15 +222,15 @@ static void more_ranks_cost_more_of_the_same_budget(void **state)
 	struct setup one, two;
 	open_tiny(&tiny);
 	tiny.options.mem_budget = 1ll << 30;
-	assert_int_equal(setup_resolve(&tiny.options, &tiny.gguf, &tiny.config, &one, NULL), STATUS_OK);
+	assert_int_equal(setup_resolve(&tiny.options, &tiny.source, &tiny.config, &one, NULL), STATUS_OK);
 	tiny.options.tp = 2;
-	assert_int_equal(setup_resolve(&tiny.options, &tiny.gguf, &tiny.config, &two, NULL), STATUS_OK);
+	assert_int_equal(setup_resolve(&tiny.options, &tiny.source, &tiny.config, &two, NULL), STATUS_OK);
 	assert_int_equal(one.memplan.request.collectives_bytes, 0);
 	assert_true(two.memplan.request.collectives_bytes > 0);
 	assert_true(two.memplan.request.workspace_bytes > one.memplan.request.workspace_bytes);
 	assert_int_equal(two.memplan.request.block_bytes, one.memplan.request.block_bytes); /* 2 KV heads, one each */
 	assert_int_equal(two.memplan.request.logits_bytes + two.memplan.request.collectives_bytes, region_bytes(&two.rank));
-	gguf_close(&tiny.gguf);
+	source_close(&tiny.source);
 }
 
 int main(void)

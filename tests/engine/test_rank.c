@@ -58,18 +58,18 @@ static enum status run_steps(
 static int run_member(const struct comm_group_member *member)
 {
 	const struct group_context *context = member->ctx;
-	struct gguf gguf = {0};
+	struct source source = {0};
 	struct model_config config;
 	struct region region;
 	struct rank *rank = NULL;
 	struct err err = {0};
 	struct rank_peers peers = {.rank = member->options.rank, .sockets = member->options.sockets};
 	region_bind(context->region, &region);
-	enum status status = gguf_open(context->path, &gguf, &err);
+	enum status status = source_open(context->path, &source, &err);
 	if (status == STATUS_OK)
-		status = model_config_read(&gguf, &config, &err);
+		status = model_config_read(&source, &config, &err);
 	if (status == STATUS_OK)
-		status = rank_create(&region, &gguf, &config, &peers, &rank, &err);
+		status = rank_create(&region, &source, &config, &peers, &rank, &err);
 	if (status == STATUS_OK)
 		status = rank_connect(rank, &err);
 	if (status == STATUS_OK)
@@ -83,7 +83,7 @@ static int run_member(const struct comm_group_member *member)
 	if (status == STATUS_OK && strlen(rank_allreduce_why(rank)) == 0)
 		status = err_set(&err, STATUS_INTERNAL, "no reason for %s", rank_allreduce_name(rank));
 	rank_destroy(rank);
-	gguf_close(&gguf);
+	source_close(&source);
 	return status == STATUS_OK ? 0 : fail_with(member, &err);
 }
 
@@ -104,7 +104,7 @@ static void write_step(struct region *region)
 /* Logits of the step's one row, [vocab]; caller frees. */
 static float *run_group(const char *path, const char *allreduce, int world)
 {
-	struct gguf gguf = {0};
+	struct source source = {0};
 	struct model_config config;
 	struct engine_options options;
 	struct setup setup;
@@ -115,11 +115,11 @@ static float *run_group(const char *path, const char *allreduce, int world)
 	options.tp = world;
 	options.threads = 1;
 	options.mem_budget = 1ll << 30;
-	assert_int_equal(gguf_open(path, &gguf, NULL), STATUS_OK);
-	assert_int_equal(model_config_read(&gguf, &config, NULL), STATUS_OK);
-	if (setup_resolve(&options, &gguf, &config, &setup, &err) != STATUS_OK)
+	assert_int_equal(source_open(path, &source, NULL), STATUS_OK);
+	assert_int_equal(model_config_read(&source, &config, NULL), STATUS_OK);
+	if (setup_resolve(&options, &source, &config, &setup, &err) != STATUS_OK)
 		fail_msg("%s", err.text);
-	gguf_close(&gguf);
+	source_close(&source);
 
 	size_t bytes = region_bytes(&setup.rank);
 	void *memory = NULL;
@@ -159,7 +159,7 @@ static void one_rank_needs_no_collective(void **state)
 {
 	struct tiny_model model = tiny_model_default();
 	char path[TINY_PATH_BYTES];
-	struct gguf gguf = {0};
+	struct source source = {0};
 	struct model_config config;
 	struct engine_options options;
 	struct setup setup;
@@ -171,16 +171,16 @@ static void one_rank_needs_no_collective(void **state)
 	options.model_path = path;
 	options.allreduce = "shm-flag"; /* has nothing to do */
 	options.mem_budget = 1ll << 30;
-	assert_int_equal(gguf_open(path, &gguf, NULL), STATUS_OK);
-	assert_int_equal(model_config_read(&gguf, &config, NULL), STATUS_OK);
-	assert_int_equal(setup_resolve(&options, &gguf, &config, &setup, NULL), STATUS_OK);
+	assert_int_equal(source_open(path, &source, NULL), STATUS_OK);
+	assert_int_equal(model_config_read(&source, &config, NULL), STATUS_OK);
+	assert_int_equal(setup_resolve(&options, &source, &config, &setup, NULL), STATUS_OK);
 	assert_int_equal(mem_map(region_bytes(&setup.rank), &memory, NULL), STATUS_OK);
 	region_init(&setup.rank, memory, &region);
 	assert_null(region.comm_shared);
 	write_step(&region);
 	struct rank_peers peers = {.rank = 0};
 	struct forward_times times;
-	assert_int_equal(rank_create(&region, &gguf, &config, &peers, &rank, NULL), STATUS_OK);
+	assert_int_equal(rank_create(&region, &source, &config, &peers, &rank, NULL), STATUS_OK);
 	assert_int_equal(rank_connect(rank, NULL), STATUS_OK);
 	assert_int_equal(rank_step(rank, &times, NULL), STATUS_OK);
 	assert_string_equal(rank_allreduce_name(rank), "none");
@@ -192,7 +192,7 @@ static void one_rank_needs_no_collective(void **state)
 	assert_int_equal(times.used_plan, 1);
 	rank_destroy(rank);
 	mem_unmap(memory, region_bytes(&setup.rank));
-	gguf_close(&gguf);
+	source_close(&source);
 	unlink(path);
 }
 
@@ -200,20 +200,20 @@ static void a_model_that_changed_meanwhile_is_refused(void **state)
 {
 	struct tiny_model model = tiny_model_default();
 	char path[TINY_PATH_BYTES];
-	struct gguf gguf = {0};
+	struct source source = {0};
 	struct model_config config;
 	struct rank *rank = NULL;
 	struct err err = {0};
 	tiny_model_write_temp(&model, path);
-	assert_int_equal(gguf_open(path, &gguf, NULL), STATUS_OK);
-	assert_int_equal(model_config_read(&gguf, &config, NULL), STATUS_OK);
+	assert_int_equal(source_open(path, &source, NULL), STATUS_OK);
+	assert_int_equal(model_config_read(&source, &config, NULL), STATUS_OK);
 	struct region_header header = {
 		.setup = {.world = 1, .vocab = config.vocab + 1, .hidden = config.hidden, .model_path = "m.gguf"}};
 	struct region region = {.header = &header};
 	struct rank_peers peers = {.rank = 0};
-	assert_int_equal(rank_create(&region, &gguf, &config, &peers, &rank, &err), STATUS_INPUT);
+	assert_int_equal(rank_create(&region, &source, &config, &peers, &rank, &err), STATUS_INPUT);
 	assert_non_null(strstr(err.text, "changed while the ranks were starting"));
-	gguf_close(&gguf);
+	source_close(&source);
 	unlink(path);
 }
 

@@ -25,13 +25,13 @@ static const char *const rules[] = {"smollm", "gpt-2", "llama-bpe", "qwen2"};
 
 static struct tokenizer *open_real(const char *pre)
 {
-	struct gguf gguf;
+	struct source source;
 	struct tokenizer *tokenizer = NULL;
 	struct err err = {0};
 
-	if (gguf_open(real_model_path(), &gguf, &err) || tokenizer_open(&gguf, pre, &tokenizer, &err))
+	if (source_open(real_model_path(), &source, &err) || tokenizer_open(&source, pre, &tokenizer, &err))
 		fail_msg("%s", err.text);
-	gguf_close(&gguf);
+	source_close(&source);
 	return tokenizer;
 }
 

@@ -23,13 +23,13 @@ static struct token_list encode(const struct tokenizer *tokenizer, const char *t
 
 static void vocabulary_without_pre_falls_back_to_gpt2(void **state)
 {
-	struct gguf gguf;
+	struct source source;
 	struct tokenizer *tokenizer = NULL;
 	struct token_list ids;
 	struct err err = {0};
 
-	assert_int_equal(gguf_open(FIELD "m11_vocab_without_pre.gguf", &gguf, &err), STATUS_OK);
-	if (tokenizer_open(&gguf, NULL, &tokenizer, &err))
+	assert_int_equal(source_open(FIELD "m11_vocab_without_pre.gguf", &source, &err), STATUS_OK);
+	if (tokenizer_open(&source, NULL, &tokenizer, &err))
 		fail_msg("%s", err.text);
 	assert_string_equal(tokenizer_pre_name(tokenizer), "gpt-2");
 	ids = encode(tokenizer, "hi hi");
@@ -38,37 +38,37 @@ static void vocabulary_without_pre_falls_back_to_gpt2(void **state)
 	assert_int_equal(ids.ids[1], 257);
 	token_list_release(&ids);
 	tokenizer_close(tokenizer);
-	gguf_close(&gguf);
+	source_close(&source);
 }
 
 static void refuses_open(struct gguf_build *build, const char *pre, const char *expected)
 {
 	struct text file = {0};
-	struct gguf gguf;
+	struct source source;
 	struct tokenizer *tokenizer = NULL;
 	struct err err = {0};
 
 	gguf_build_finish(build, &file);
 	gguf_build_release(build);
-	assert_int_equal(gguf_open_bytes((const uint8_t *)file.data, file.len, "built.gguf", &gguf, &err), STATUS_OK);
-	assert_int_equal(tokenizer_open(&gguf, pre, &tokenizer, &err), STATUS_INPUT);
+	assert_int_equal(source_open_bytes((const uint8_t *)file.data, file.len, "built.gguf", &source, &err), STATUS_OK);
+	assert_int_equal(tokenizer_open(&source, pre, &tokenizer, &err), STATUS_INPUT);
 	assert_null(tokenizer);
 	if (!strstr(err.text, expected))
 		fail_msg("'%s' should name '%s'", err.text, expected);
-	gguf_close(&gguf);
+	source_close(&source);
 	text_release(&file);
 }
 
 static void sentencepiece_vocabularies_are_refused_by_name(void **state)
 {
-	struct gguf gguf;
+	struct source source;
 	struct tokenizer *tokenizer = NULL;
 	struct err err = {0};
 
-	assert_int_equal(gguf_open(FIELD "m22a_vocab_space_prefix.gguf", &gguf, &err), STATUS_OK);
-	assert_int_equal(tokenizer_open(&gguf, NULL, &tokenizer, &err), STATUS_INPUT);
+	assert_int_equal(source_open(FIELD "m22a_vocab_space_prefix.gguf", &source, &err), STATUS_OK);
+	assert_int_equal(tokenizer_open(&source, NULL, &tokenizer, &err), STATUS_INPUT);
 	assert_non_null(strstr(err.text, "tokenizer model 'llama' is not supported"));
-	gguf_close(&gguf);
+	source_close(&source);
 }
 
 /* Tokens a, b, ab and <x>, and whatever the caller adds or leaves out. */
@@ -152,16 +152,16 @@ static void control_tokens_cannot_be_made_by_merges(void **state)
 static struct tokenizer *open_built(struct gguf_build *build, const char *pre)
 {
 	struct text file = {0};
-	struct gguf gguf;
+	struct source source;
 	struct tokenizer *tokenizer = NULL;
 	struct err err = {0};
 
 	gguf_build_finish(build, &file);
 	gguf_build_release(build);
-	if (gguf_open_bytes((const uint8_t *)file.data, file.len, "built.gguf", &gguf, &err) ||
-		tokenizer_open(&gguf, pre, &tokenizer, &err))
+	if (source_open_bytes((const uint8_t *)file.data, file.len, "built.gguf", &source, &err) ||
+		tokenizer_open(&source, pre, &tokenizer, &err))
 		fail_msg("%s", err.text);
-	gguf_close(&gguf);
+	source_close(&source);
 	text_release(&file);
 	return tokenizer;
 }

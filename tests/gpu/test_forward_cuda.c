@@ -26,17 +26,17 @@ struct case_of_model {
 
 static void make_case(const struct tiny_model *model, struct case_of_model *out)
 {
-	struct gguf gguf = {0};
+	struct source source = {0};
 	struct model_config config;
 	out->vocab = model->vocab;
 	for (int i = 0; i < LEN; i++)
 		out->tokens[i] = (int32_t)random_below(model->seed, 7, (uint64_t)i, (uint64_t)model->vocab);
 	tiny_model_write_temp(model, out->path);
-	assert_int_equal(gguf_open(out->path, &gguf, NULL), STATUS_OK);
-	assert_int_equal(model_config_read(&gguf, &config, NULL), STATUS_OK);
+	assert_int_equal(source_open(out->path, &source, NULL), STATUS_OK);
+	assert_int_equal(model_config_read(&source, &config, NULL), STATUS_OK);
 	out->expected = mem_calloc((size_t)LEN * (size_t)model->vocab, sizeof *out->expected);
-	reference_llama_logits(&gguf, &config, out->tokens, LEN, out->expected);
-	gguf_close(&gguf);
+	reference_llama_logits(&source, &config, out->tokens, LEN, out->expected);
+	source_close(&source);
 }
 
 static void release_case(struct case_of_model *c)
@@ -93,19 +93,19 @@ static void forward_refuses_head_sizes_without_a_kernel(void **state)
 {
 	struct tiny_model model = tiny_model_default(); /* heads of 16 */
 	struct case_of_model c;
-	struct gguf gguf = {0};
+	struct source source = {0};
 	struct model_config config;
 	struct forward *forward = NULL;
 	struct err err = {0};
 	float logits[288];
 	make_case(&model, &c);
-	assert_int_equal(gguf_open(c.path, &gguf, NULL), STATUS_OK);
-	assert_int_equal(model_config_read(&gguf, &config, NULL), STATUS_OK);
+	assert_int_equal(source_open(c.path, &source, NULL), STATUS_OK);
+	assert_int_equal(model_config_read(&source, &config, NULL), STATUS_OK);
 	struct forward_options options = {
 		.kn = &kn_cuda_ops, .limits = {1, 1, 2, 1}, .world = 1, .graph_max_bs = 1, .n_blocks = 3, .logits = logits};
-	assert_int_equal(forward_create(&gguf, &config, &options, &forward, &err), STATUS_INPUT);
+	assert_int_equal(forward_create(&source, &config, &options, &forward, &err), STATUS_INPUT);
 	assert_non_null(strstr(err.text, "head size 16"));
-	gguf_close(&gguf);
+	source_close(&source);
 	release_case(&c);
 }
 

@@ -27,12 +27,12 @@ struct forward_run forward_run_default(const char *path)
 
 struct model_config forward_run_config(const char *path)
 {
-	struct gguf gguf = {0};
+	struct source source = {0};
 	struct model_config config;
 	struct err err = {0};
-	if (gguf_open(path, &gguf, &err) != STATUS_OK || model_config_read(&gguf, &config, &err) != STATUS_OK)
+	if (source_open(path, &source, &err) != STATUS_OK || model_config_read(&source, &config, &err) != STATUS_OK)
 		fail_msg("%s", err.text);
-	gguf_close(&gguf);
+	source_close(&source);
 	return config;
 }
 
@@ -95,7 +95,7 @@ static enum status run_rank(
 	const struct shared *shared, int rank, struct comm *comm, const struct comm_ops *comm_ops, struct err *err)
 {
 	const struct forward_run *run = shared->run;
-	struct gguf gguf = {0};
+	struct source source = {0};
 	struct model_config config;
 	struct forward *forward = NULL;
 	struct forward_options options = {
@@ -109,17 +109,17 @@ static enum status run_rank(
 		.n_blocks = 1 + 4 * BLOCKS_PER_SLOT,
 		.logits = shared->logits,
 	};
-	enum status status = gguf_open(run->path, &gguf, err);
+	enum status status = source_open(run->path, &source, err);
 	if (status == STATUS_OK)
-		status = model_config_read(&gguf, &config, err);
+		status = model_config_read(&source, &config, err);
 	if (status == STATUS_OK)
-		status = forward_create(&gguf, &config, &options, &forward, err);
+		status = forward_create(&source, &config, &options, &forward, err);
 	if (status == STATUS_OK) {
 		forward_set_comm(forward, comm_ops, comm);
 		status = run_steps(shared, forward, config.vocab, err);
 	}
 	forward_destroy(forward);
-	gguf_close(&gguf);
+	source_close(&source);
 	return status;
 }
 
@@ -131,18 +131,18 @@ static int run_member(const struct comm_group_member *member)
 	int rank = member->options.rank;
 	struct err err = {0};
 	struct comm *comm = NULL;
-	struct gguf gguf = {0};
+	struct source source = {0};
 	struct model_config config;
 	struct shard shard;
-	enum status status = gguf_open(run->path, &gguf, &err);
+	enum status status = source_open(run->path, &source, &err);
 	if (status == STATUS_OK)
-		status = model_config_read(&gguf, &config, &err);
+		status = model_config_read(&source, &config, &err);
 	if (status == STATUS_OK)
 		status = shard_compute(&config, rank, run->world, &shard, &err);
 	if (status == STATUS_OK)
 		status = member->ops->create(&member->options, &comm, &err);
 	if (status != STATUS_OK) {
-		gguf_close(&gguf);
+		source_close(&source);
 		snprintf(member->text, COMM_GROUP_TEXT_BYTES, "%.500s", err.text);
 		return 1;
 	}
@@ -161,7 +161,7 @@ static int run_member(const struct comm_group_member *member)
 	}
 	mem_free(mine.logits);
 	member->ops->destroy(comm);
-	gguf_close(&gguf);
+	source_close(&source);
 	snprintf(member->text, COMM_GROUP_TEXT_BYTES, "%.500s", err.text);
 	return status == STATUS_OK ? 0 : 1;
 }

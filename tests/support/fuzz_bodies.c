@@ -38,7 +38,7 @@ static void read_tensors(const struct gguf *gguf)
 	}
 }
 
-static void read_tokenizer(const struct gguf *gguf)
+static void read_tokenizer(const struct source *source)
 {
 	static const char text[] = "Hello  world, it's 12 <|im_end|>\xff";
 	struct tokenizer *tokenizer = NULL;
@@ -46,13 +46,13 @@ static void read_tokenizer(const struct gguf *gguf)
 	struct token_list ids = {0};
 	const char *why = NULL;
 
-	if (tokenizer_open(gguf, "smollm", &tokenizer, NULL))
+	if (tokenizer_open(source, "smollm", &tokenizer, NULL))
 		return;
 	ASSERT(tokenizer_encode(tokenizer, text, sizeof(text) - 1, false, &ids, NULL) == STATUS_OK);
 	for (size_t i = 0; i < ids.count; i++)
 		ASSERT(!tokenizer_is_control(tokenizer, ids.ids[i]));
-	if (chat_template_supported(gguf, tokenizer, &why))
-		ASSERT(chat_render(gguf, tokenizer, &message, 1, &ids, NULL) == STATUS_OK);
+	if (chat_template_supported(source, tokenizer, &why))
+		ASSERT(chat_render(source, tokenizer, &message, 1, &ids, NULL) == STATUS_OK);
 	else
 		ASSERT(why);
 	token_list_release(&ids);
@@ -61,27 +61,27 @@ static void read_tokenizer(const struct gguf *gguf)
 
 void fuzz_gguf(const uint8_t *data, size_t size)
 {
-	struct gguf gguf;
+	struct source source;
 	struct err err = {0};
 
-	if (gguf_open_bytes(data, size, "fuzz", &gguf, &err)) {
+	if (source_open_bytes(data, size, "fuzz", &source, &err)) {
 		ASSERT(err.text[0]);
 		return;
 	}
-	read_listings(&gguf);
-	read_tensors(&gguf);
-	read_tokenizer(&gguf);
-	gguf_close(&gguf);
+	read_listings(source_gguf(&source));
+	read_tensors(source_gguf(&source));
+	read_tokenizer(&source);
+	source_close(&source);
 }
 
 static struct tokenizer *open_vocabulary(const char *pre)
 {
-	struct gguf gguf;
+	struct source source;
 	struct tokenizer *tokenizer = NULL;
 
-	ASSERT(gguf_open(VOCABULARY, &gguf, NULL) == STATUS_OK);
-	ASSERT(tokenizer_open(&gguf, pre, &tokenizer, NULL) == STATUS_OK);
-	gguf_close(&gguf);
+	ASSERT(source_open(VOCABULARY, &source, NULL) == STATUS_OK);
+	ASSERT(tokenizer_open(&source, pre, &tokenizer, NULL) == STATUS_OK);
+	source_close(&source);
 	return tokenizer;
 }
 

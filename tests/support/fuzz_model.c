@@ -23,7 +23,7 @@ static void run_step(struct forward *forward, const struct step_limits *limits, 
 	mem_free(memory);
 }
 
-static void run_model(const struct gguf *gguf, const struct model_config *config)
+static void run_model(const struct source *source, const struct model_config *config)
 {
 	struct forward_options options = {
 		.kn = &kn_cpu_ops,
@@ -35,12 +35,12 @@ static void run_model(const struct gguf *gguf, const struct model_config *config
 	};
 	struct forward_memory needed;
 	struct forward *forward = NULL;
-	ASSERT(forward_memory_needed(gguf, config, &options, &needed, NULL) == STATUS_OK);
+	ASSERT(forward_memory_needed(source, config, &options, &needed, NULL) == STATUS_OK);
 	if (needed.weights + needed.workspace + needed.kv > BYTES_MAX)
 		return;
 	options.logits = mem_calloc((size_t)options.limits.logits_max * (size_t)config->vocab, sizeof(float));
 	/* The backend may refuse shapes that the model check has no opinion on, such as head sizes. */
-	if (forward_create(gguf, config, &options, &forward, NULL) == STATUS_OK)
+	if (forward_create(source, config, &options, &forward, NULL) == STATUS_OK)
 		run_step(forward, &options.limits, config->vocab);
 	forward_destroy(forward);
 	mem_free(options.logits);
@@ -48,21 +48,21 @@ static void run_model(const struct gguf *gguf, const struct model_config *config
 
 void fuzz_model(const uint8_t *data, size_t size)
 {
-	struct gguf gguf;
+	struct source source;
 	struct model_config config;
 	struct err err = {0};
-	if (gguf_open_bytes(data, size, "fuzz", &gguf, NULL) != STATUS_OK)
+	if (source_open_bytes(data, size, "fuzz", &source, NULL) != STATUS_OK)
 		return;
-	if (model_config_read(&gguf, &config, &err) == STATUS_OK) {
+	if (model_config_read(&source, &config, &err) == STATUS_OK) {
 		for (int world = 1; world <= 5; world++) {
 			struct shard shard;
 			if (shard_compute(&config, world - 1, world, &shard, NULL) == STATUS_OK)
 				ASSERT(shard.head_end > shard.head_begin && shard.ffn_end > shard.ffn_begin &&
 					shard.vocab_end > shard.vocab_begin);
 		}
-		run_model(&gguf, &config);
+		run_model(&source, &config);
 	} else {
 		ASSERT(err.text[0]);
 	}
-	gguf_close(&gguf);
+	source_close(&source);
 }

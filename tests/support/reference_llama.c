@@ -7,7 +7,7 @@
 #include "base/mem.h"
 
 struct reference {
-	const struct gguf *gguf;
+	const struct source *source;
 	const struct model_config *config;
 	int n;
 	double *x; /* [n][hidden] */
@@ -15,9 +15,9 @@ struct reference {
 	double *normed, *wide; /* one row of scratch */
 };
 
-static double *product(const struct gguf_tensor *tensor, const double *x, double *y)
+static double *product(const struct model_tensor *tensor, const double *x, double *y)
 {
-	int64_t rows = tensor->dims[1], cols = tensor->dims[0];
+	int64_t rows = model_tensor_rows(tensor), cols = model_tensor_cols(tensor);
 	float *weights = mem_calloc((size_t)(rows * cols), sizeof *weights);
 	dtype_dequantize(tensor->dtype, tensor->data, weights, rows * cols);
 	for (int64_t r = 0; r < rows; r++) {
@@ -30,9 +30,9 @@ static double *product(const struct gguf_tensor *tensor, const double *x, double
 	return y;
 }
 
-static void rms_norm(const struct gguf_tensor *tensor, double eps, const double *x, double *y)
+static void rms_norm(const struct model_tensor *tensor, double eps, const double *x, double *y)
 {
-	int64_t n = tensor->dims[0];
+	int64_t n = model_tensor_cols(tensor);
 	float *weights = mem_calloc((size_t)n, sizeof *weights);
 	dtype_dequantize(tensor->dtype, tensor->data, weights, n);
 	double squares = 0;
@@ -87,13 +87,13 @@ static void run_layer(struct reference *r, int layer)
 	const struct model_config *c = r->config;
 	int64_t d = c->head_dim, q_width = c->n_heads * d, kv_width = c->n_kv_heads * d;
 	struct model_layer tensors;
-	model_layer_find(r->gguf, layer, &tensors);
+	model_layer_find(r->source, c, layer, &tensors);
 	for (int t = 0; t < r->n; t++) {
 		double *q = r->q + t * q_width, *k = r->k + t * kv_width;
-		rms_norm(tensors.attention_norm, c->norm_eps, r->x + (int64_t)t * c->hidden, r->normed);
-		product(tensors.q, r->normed, q);
-		product(tensors.k, r->normed, k);
-		product(tensors.v, r->normed, r->v + t * kv_width);
+		rms_norm(&tensors.attention_norm, c->norm_eps, r->x + (int64_t)t * c->hidden, r->normed);
+		product(&tensors.q, r->normed, q);
+		product(&tensors.k, r->normed, k);
+		product(&tensors.v, r->normed, r->v + t * kv_width);
 		for (int head = 0; head < c->n_heads; head++)
 			rotate(c, q + head * d, t);
 		for (int head = 0; head < c->n_kv_heads; head++)
@@ -105,15 +105,15 @@ static void run_layer(struct reference *r, int layer)
 		double *x = r->x + (int64_t)t * c->hidden;
 		for (int head = 0; head < c->n_heads; head++)
 			attend(r, head, t, attended + head * d);
-		product(tensors.attention_output, attended, r->wide);
+		product(&tensors.attention_output, attended, r->wide);
 		for (int i = 0; i < c->hidden; i++)
 			x[i] += r->wide[i];
-		rms_norm(tensors.ffn_norm, c->norm_eps, x, r->normed);
-		product(tensors.gate, r->normed, gate);
-		product(tensors.up, r->normed, up);
+		rms_norm(&tensors.ffn_norm, c->norm_eps, x, r->normed);
+		product(&tensors.gate, r->normed, gate);
+		product(&tensors.up, r->normed, up);
 		for (int i = 0; i < c->ffn; i++)
 			gate[i] = gate[i] / (1.0 + exp(-gate[i])) * up[i];
-		product(tensors.down, gate, r->wide);
+		product(&tensors.down, gate, r->wide);
 		for (int i = 0; i < c->hidden; i++)
 			x[i] += r->wide[i];
 	}
@@ -122,11 +122,12 @@ static void run_layer(struct reference *r, int layer)
 	mem_free(up);
 }
 
-void reference_llama_logits(const struct gguf *gguf, const struct model_config *config, const int32_t *tokens, int n, double *out)
+void reference_llama_logits(
+	const struct source *source, const struct model_config *config, const int32_t *tokens, int n, double *out)
 {
 	size_t rows = (size_t)n, d = (size_t)config->head_dim, hidden = (size_t)config->hidden;
 	struct reference r = {
-		.gguf = gguf,
+		.source = source,
 		.config = config,
 		.n = n,
 		.x = mem_calloc(rows * hidden, sizeof(double)),
@@ -137,20 +138,21 @@ void reference_llama_logits(const struct gguf *gguf, const struct model_config *
 		.wide = mem_calloc(hidden, sizeof(double)),
 	};
 	struct model_ends ends;
-	model_ends_find(gguf, &ends);
+	model_ends_find(source, config, &ends);
 	float *row = mem_calloc(hidden, sizeof *row);
-	uint64_t row_bytes = ends.embedding->bytes / (uint64_t)config->vocab;
+	uint64_t row_bytes;
+	ASSERT(dtype_bytes(ends.embedding.dtype, config->hidden, &row_bytes));
 	for (size_t t = 0; t < rows; t++) {
-		dtype_dequantize(
-			ends.embedding->dtype, ends.embedding->data + (uint64_t)tokens[t] * row_bytes, row, config->hidden);
+		dtype_dequantize(ends.embedding.dtype, (const char *)ends.embedding.data + (uint64_t)tokens[t] * row_bytes, row,
+			config->hidden);
 		for (size_t i = 0; i < hidden; i++)
 			r.x[t * hidden + i] = (double)row[i];
 	}
 	for (int layer = 0; layer < config->n_layers; layer++)
 		run_layer(&r, layer);
 	for (size_t t = 0; t < rows; t++) {
-		rms_norm(ends.output_norm, config->norm_eps, r.x + t * hidden, r.normed);
-		product(ends.output, r.normed, out + t * (size_t)config->vocab);
+		rms_norm(&ends.output_norm, config->norm_eps, r.x + t * hidden, r.normed);
+		product(&ends.output, r.normed, out + t * (size_t)config->vocab);
 	}
 	mem_free(row);
 	mem_free(r.x);

@@ -6,9 +6,11 @@
 #include <stdint.h>
 
 #include "engine/model.h"
+#include "engine/source.h"
 
 /* Logits [n][vocab] of every position of tokens[0..n). */
-void reference_llama_logits(const struct gguf *gguf, const struct model_config *config, const int32_t *tokens, int n, double *out);
+void reference_llama_logits(
+	const struct source *source, const struct model_config *config, const int32_t *tokens, int n, double *out);
 
 /* Size of the difference relative to the reference: sqrt(sum (a - b)^2 / sum b^2). */
 double reference_relative_error(const float *a, const double *b, int64_t count);
