@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/wait.h"
+#include "engine/dummy.h"
 #include "engine/engine_state.h"
 
 #define RANKS_START_TIMEOUT_NS (600LL * 1000000000) /* guess: a large model from a slow disk */
@@ -17,11 +18,23 @@ static const char *keep_text(struct engine *engine, const char *text)
 	return text ? arena_strndup(&engine->arena, text, strlen(text)) : NULL;
 }
 
+/* A shape goes by its prefix from here on, so that every rank finds in the path alone what to open. */
+static const char *keep_model_path(struct engine *engine, const struct engine_options *options)
+{
+	bool is_shape = text_equal(options->load_format, "dummy") && !dummy_is_named_by(options->model_path);
+	size_t prefix = is_shape ? strlen(DUMMY_PREFIX) : 0, len = strlen(options->model_path);
+	char *path = arena_calloc(&engine->arena, prefix + len + 1, 1);
+	memcpy(path, DUMMY_PREFIX, prefix);
+	memcpy(path + prefix, options->model_path, len);
+	return path;
+}
+
 static void keep_options(struct engine *engine, const struct engine_options *options)
 {
 	struct engine_options *kept = &engine->options;
 	*kept = *options;
-	kept->model_path = keep_text(engine, options->model_path);
+	kept->load_format = keep_text(engine, options->load_format);
+	kept->model_path = keep_model_path(engine, options);
 	kept->device = keep_text(engine, options->device);
 	kept->allreduce = keep_text(engine, options->allreduce);
 	kept->tokenizer_pre = keep_text(engine, options->tokenizer_pre);

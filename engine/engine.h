@@ -14,6 +14,7 @@ struct engine;
 
 /* Every switch of `serve`, `once` and `perplexity`; filled from the command line by engine/options.c. */
 struct engine_options {
+	const char *load_format; /* "auto", or "dummy": model_path names a shape whose weights are made up (engine/dummy.h) */
 	const char *model_path, *device, *allreduce, *tokenizer_pre, *kv_type, *isa;
 	const char *mem_fraction; /* "auto" or a number in (0, 1] */
 	const char *mem_budget_text; /* as written, "2GiB"; NULL: the memory of the machine; mem_budget comes from it */

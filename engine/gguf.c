@@ -12,6 +12,7 @@
 #include "base/mem.h"
 #include "base/random.h"
 #include "base/utf8.h"
+#include "engine/dummy.h"
 #include "engine/gguf_types.h"
 
 #define GGUF_MAGIC 0x46554747u /* "GGUF", little-endian */
@@ -502,7 +503,7 @@ enum status gguf_open_bytes(const uint8_t *bytes, size_t size, const char *name,
 enum status gguf_open(const char *path, struct gguf *out, struct err *err)
 {
 	struct file_map map;
-	enum status status = file_map_open(path, &map, err);
+	enum status status = dummy_is_named_by(path) ? dummy_map_open(path, &map, err) : file_map_open(path, &map, err);
 
 	*out = (struct gguf){0};
 	if (status)

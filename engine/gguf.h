@@ -69,7 +69,8 @@ struct gguf {
 	bool borrowed; /* the map belongs to the caller of gguf_open_bytes */
 };
 
-/* Opens and checks the whole directory. Errors name the file, the byte offset and the item. Close with gguf_close. */
+/* Opens and checks the whole directory. Errors name the file, the byte offset and the item. Close with gguf_close. A path that
+ * begins with "shape:" is no file but a model made up on the spot (engine/dummy.h). */
 enum status gguf_open(const char *path, struct gguf *out, struct err *err);
 
 /* As gguf_open on bytes that the caller keeps alive until gguf_close; name stands for the path in errors. */

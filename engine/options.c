@@ -20,6 +20,7 @@
 void engine_options_init(struct engine_options *options)
 {
 	*options = (struct engine_options){
+		.load_format = "auto",
 		.device = "auto",
 		.allreduce = "auto",
 		.kv_type = "f16",
@@ -42,7 +43,12 @@ void engine_options_init(struct engine_options *options)
 static void append_model_options(struct engine_options *o, struct option *table, size_t *count)
 {
 	const struct option list[] = {
-		{"model", OPTION_STRING, &o->model_path, 0, 0, "PATH", "Model file in GGUF format (required)."},
+		{"model", OPTION_STRING, &o->model_path, 0, 0, "PATH",
+			"Model file in GGUF format (required); shape:NAME is a model of a public shape with random weights."},
+		{"load-format", OPTION_STRING, &o->load_format, 0, 0, "auto|dummy",
+			"dummy: --model names a shape (llama-8b-bf16, llama-1b-q8_0, …) or a JSON file with one; its weights are "
+			"random "
+			"numbers, for measuring speed (default auto: shape:NAME alone means that)."},
 		{"tokenizer-pre", OPTION_STRING, &o->tokenizer_pre, 0, 0, "NAME",
 			"Pre-tokenizer instead of the one the file names: smollm, gpt-2, llama-bpe, qwen2."},
 		{"max-model-len", OPTION_I64, &o->max_model_len, 0, MODEL_LEN_MAX, "N",
@@ -207,11 +213,13 @@ enum status engine_options_check(struct engine_options *options, struct err *err
 	static const char *const isas[] = {"auto", "scalar", "avx2", "avx512"};
 	static const char *const kv_types[] = {"f16", "f32"};
 	static const char *const speculations[] = {"off", "ngram"};
+	static const char *const load_formats[] = {"auto", "dummy"};
 	struct err local = {0};
 	err = err ? err : &local;
 	if (!options->model_path)
 		return err_set_code(err, STATUS_INPUT, "bad_option", "--model PATH is required");
-	if (check_choice("device", options->device, devices, COUNT(devices), err) != STATUS_OK ||
+	if (check_choice("load-format", options->load_format, load_formats, COUNT(load_formats), err) != STATUS_OK ||
+		check_choice("device", options->device, devices, COUNT(devices), err) != STATUS_OK ||
 		check_choice("isa", options->isa, isas, COUNT(isas), err) != STATUS_OK ||
 		check_choice("kv-type", options->kv_type, kv_types, COUNT(kv_types), err) != STATUS_OK ||
 		check_choice("speculation", options->speculation, speculations, COUNT(speculations), err) != STATUS_OK ||
