@@ -119,10 +119,16 @@ static int plans_wanted(const struct forward_options *options)
 	return options->graph_max_bs < options->limits.logits_max ? options->graph_max_bs : options->limits.logits_max;
 }
 
-/* Embedding, output head, and per layer five operations or, with a sum over ranks after two of them, nine. */
+static bool adjusts_heads(const struct model_config *config)
+{
+	return config->has_qkv_bias || config->has_qk_norm;
+}
+
+/* Embedding, output head, and per layer five operations or, with a sum over ranks after two of them, nine; one more in families
+ * with biases or head norms. */
 static size_t operations_per_step(const struct model_config *config, int world)
 {
-	return 2 + (size_t)config->n_layers * (world > 1 ? 9 : 5);
+	return 2 + (size_t)config->n_layers * (size_t)((world > 1 ? 9 : 5) + adjusts_heads(config));
 }
 
 enum status forward_memory_needed(const struct source *source, const struct model_config *config,
@@ -213,6 +219,21 @@ static enum status project_from_residual(struct forward *forward, const struct k
 	return forward->options.kn->matmul(forward->backend, &product, n_rows, err);
 }
 
+static enum status adjust_heads(struct forward *forward, const struct weights_layer *weights, int n_rows, struct err *err)
+{
+	struct kn_heads heads = {
+		.qkv = forward->buffers[BUFFER_QKV],
+		.n_heads = (int)heads_of(&forward->shard),
+		.n_kv_heads = (int)kv_heads_of(&forward->shard),
+		.head_dim = forward->config.head_dim,
+		.bias = weights->qkv_bias,
+		.q_norm = weights->q_norm,
+		.k_norm = weights->k_norm,
+		.norm_eps = forward->config.norm_eps,
+	};
+	return forward->options.kn->adjust_heads(forward->backend, &heads, n_rows, err);
+}
+
 static enum status attend(struct forward *forward, int layer, int n_rows, struct err *err)
 {
 	const struct model_config *config = &forward->config;
@@ -248,6 +269,8 @@ static enum status run_layer(struct forward *forward, int layer, struct reductio
 	int n_rows = reduction->n_rows;
 	enum status status = project_from_residual(forward, weights->qkv, weights->attention_norm, KN_STORE, qkv,
 		qkv_width(&forward->config, &forward->shard), n_rows, err);
+	if (status == STATUS_OK && adjusts_heads(&forward->config))
+		status = adjust_heads(forward, weights, n_rows, err);
 	if (status == STATUS_OK)
 		status = attend(forward, layer, n_rows, err);
 	if (status == STATUS_OK)

@@ -1,6 +1,8 @@
 /* Slices of the file's tensors for one rank. The same slice lists serve loading and counting, so the two cannot disagree. */
 #include "engine/weights.h"
 
+#include <string.h>
+
 #include "base/mem.h"
 
 /* Stored tensor cut to a range of rows and columns. */
@@ -64,19 +66,73 @@ static void end_slices(
 
 /* ---- loading ---- */
 
+/* Copies values to backend memory of their own. */
+static enum status place(
+	const struct kn_ops *kn, struct kn_backend *backend, const float *values, size_t count, float **out, struct err *err)
+{
+	void *memory = NULL;
+	enum status status = kn->alloc(backend, count * sizeof *values, &memory, err);
+	if (status != STATUS_OK)
+		return status;
+	*out = memory;
+	return kn->to_device(backend, memory, values, count * sizeof *values, err);
+}
+
 static enum status load_norm(
 	const struct kn_ops *kn, struct kn_backend *backend, const struct model_tensor *tensor, float **out, struct err *err)
 {
 	size_t count = (size_t)model_tensor_cols(tensor);
 	float *values = mem_calloc(count, sizeof *values);
 	dtype_dequantize(tensor->dtype, tensor->data, values, (int64_t)count);
-	void *memory = NULL;
-	enum status status = kn->alloc(backend, count * sizeof *values, &memory, err);
-	if (status == STATUS_OK) {
-		*out = memory;
-		status = kn->to_device(backend, memory, values, count * sizeof *values, err);
-	}
+	enum status status = place(kn, backend, values, count, out, err);
 	mem_free(values);
+	return status;
+}
+
+/* Floats of this rank's bias of q, k and v. */
+static size_t bias_count(const struct model_config *config, const struct shard *shard)
+{
+	int heads = shard->head_end - shard->head_begin, kv_heads = shard->kv_head_end - shard->kv_head_begin;
+	return config->has_qkv_bias ? (size_t)(heads + 2 * kv_heads) * (size_t)config->head_dim : 0;
+}
+
+/* The biases of the heads that this rank has, in the order of its rows of q, k and v. */
+static enum status load_bias(const struct kn_ops *kn, struct kn_backend *backend, const struct model_config *config,
+	const struct shard *shard, const struct model_layer *tensors, float **out, struct err *err)
+{
+	const struct {
+		const struct model_tensor *tensor;
+		int begin, end;
+	} parts[] = {
+		{&tensors->q_bias, shard->head_begin, shard->head_end},
+		{&tensors->k_bias, shard->kv_head_begin, shard->kv_head_end},
+		{&tensors->v_bias, shard->kv_head_begin, shard->kv_head_end},
+	};
+	size_t count = bias_count(config, shard), used = 0, head_dim = (size_t)config->head_dim;
+	float *values = mem_calloc(count, sizeof *values), *whole = mem_calloc((size_t)config->n_heads * head_dim, sizeof *whole);
+	for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+		size_t share = (size_t)(parts[i].end - parts[i].begin) * head_dim;
+		dtype_dequantize(parts[i].tensor->dtype, parts[i].tensor->data, whole, model_tensor_cols(parts[i].tensor));
+		memcpy(values + used, whole + (size_t)parts[i].begin * head_dim, share * sizeof *values);
+		used += share;
+	}
+	ASSERT(used == count);
+	enum status status = place(kn, backend, values, count, out, err);
+	mem_free(values);
+	mem_free(whole);
+	return status;
+}
+
+static enum status load_heads(const struct kn_ops *kn, struct kn_backend *backend, const struct model_config *config,
+	const struct shard *shard, const struct model_layer *tensors, struct weights_layer *out, struct err *err)
+{
+	enum status status = STATUS_OK;
+	if (config->has_qkv_bias)
+		status = load_bias(kn, backend, config, shard, tensors, &out->qkv_bias, err);
+	if (config->has_qk_norm && status == STATUS_OK)
+		status = load_norm(kn, backend, &tensors->q_norm, &out->q_norm, err);
+	if (config->has_qk_norm && status == STATUS_OK)
+		status = load_norm(kn, backend, &tensors->k_norm, &out->k_norm, err);
 	return status;
 }
 
@@ -113,7 +169,12 @@ static enum status load_ends(const struct kn_ops *kn, struct kn_backend *backend
 enum status weights_load(const struct kn_ops *kn, struct kn_backend *backend, const struct source *source,
 	const struct model_config *config, const struct shard *shard, struct weights *out, struct err *err)
 {
-	*out = (struct weights){.n_layers = config->n_layers, .hidden = config->hidden};
+	*out = (struct weights){
+		.n_layers = config->n_layers,
+		.hidden = config->hidden,
+		.head_dim = config->head_dim,
+		.bias_count = bias_count(config, shard),
+	};
 	out->layers = mem_calloc((size_t)config->n_layers, sizeof *out->layers);
 	enum status status = STATUS_OK;
 	for (int layer = 0; layer < config->n_layers && status == STATUS_OK; layer++) {
@@ -122,6 +183,8 @@ enum status weights_load(const struct kn_ops *kn, struct kn_backend *backend, co
 		model_layer_find(source, config, layer, &tensors);
 		layer_slices(config, shard, &tensors, &slices);
 		status = load_layer(kn, backend, &tensors, &slices, &out->layers[layer], err);
+		if (status == STATUS_OK)
+			status = load_heads(kn, backend, config, shard, &tensors, &out->layers[layer], err);
 		if (status != STATUS_OK)
 			err_add(err, "layer %d", layer);
 	}
@@ -143,25 +206,28 @@ static void release_matrix(const struct kn_ops *kn, struct kn_backend *backend, 
 		kn->matrix_destroy(backend, matrix);
 }
 
-static void release_norm(const struct kn_ops *kn, struct kn_backend *backend, float *norm, int hidden)
+static void release_floats(const struct kn_ops *kn, struct kn_backend *backend, float *floats, size_t count)
 {
-	if (norm)
-		kn->release(backend, norm, (size_t)hidden * sizeof *norm);
+	if (floats)
+		kn->release(backend, floats, count * sizeof *floats);
 }
 
 void weights_release(const struct kn_ops *kn, struct kn_backend *backend, struct weights *weights)
 {
 	for (int i = 0; weights->layers && i < weights->n_layers; i++) {
 		struct weights_layer *layer = &weights->layers[i];
-		release_norm(kn, backend, layer->attention_norm, weights->hidden);
-		release_norm(kn, backend, layer->ffn_norm, weights->hidden);
+		release_floats(kn, backend, layer->attention_norm, (size_t)weights->hidden);
+		release_floats(kn, backend, layer->ffn_norm, (size_t)weights->hidden);
+		release_floats(kn, backend, layer->qkv_bias, weights->bias_count);
+		release_floats(kn, backend, layer->q_norm, (size_t)weights->head_dim);
+		release_floats(kn, backend, layer->k_norm, (size_t)weights->head_dim);
 		release_matrix(kn, backend, layer->qkv);
 		release_matrix(kn, backend, layer->attention_output);
 		release_matrix(kn, backend, layer->gate_up);
 		release_matrix(kn, backend, layer->down);
 	}
 	mem_free(weights->layers);
-	release_norm(kn, backend, weights->output_norm, weights->hidden);
+	release_floats(kn, backend, weights->output_norm, (size_t)weights->hidden);
 	if (weights->head != weights->embedding)
 		release_matrix(kn, backend, weights->head);
 	release_matrix(kn, backend, weights->embedding);
@@ -173,14 +239,14 @@ void weights_release(const struct kn_ops *kn, struct kn_backend *backend, struct
 uint64_t weights_bytes_needed(
 	const struct kn_ops *kn, const struct source *source, const struct model_config *config, const struct shard *shard)
 {
-	uint64_t norm_bytes = (uint64_t)config->hidden * sizeof(float);
-	uint64_t bytes = norm_bytes;
+	uint64_t norm_bytes = (uint64_t)config->hidden * sizeof(float), bytes = norm_bytes;
+	uint64_t head_floats = bias_count(config, shard) + (config->has_qk_norm ? 2 * (uint64_t)config->head_dim : 0);
 	for (int layer = 0; layer < config->n_layers; layer++) {
 		struct model_layer tensors;
 		struct layer_slices slices;
 		model_layer_find(source, config, layer, &tensors);
 		layer_slices(config, shard, &tensors, &slices);
-		bytes += 2 * norm_bytes + kn->matrix_bytes_needed(slices.qkv, 3) +
+		bytes += 2 * norm_bytes + head_floats * sizeof(float) + kn->matrix_bytes_needed(slices.qkv, 3) +
 			kn->matrix_bytes_needed(slices.attention_output, 1) + kn->matrix_bytes_needed(slices.gate_up, 2) +
 			kn->matrix_bytes_needed(slices.down, 1);
 	}
@@ -194,12 +260,13 @@ uint64_t weights_bytes_needed(
 
 uint64_t weights_bytes(const struct kn_ops *kn, const struct weights *weights)
 {
-	uint64_t norm_bytes = (uint64_t)weights->hidden * sizeof(float);
-	uint64_t bytes = norm_bytes;
+	uint64_t norm_bytes = (uint64_t)weights->hidden * sizeof(float), bytes = norm_bytes;
 	for (int i = 0; i < weights->n_layers; i++) {
 		const struct weights_layer *layer = &weights->layers[i];
-		bytes += 2 * norm_bytes + kn->matrix_bytes(layer->qkv) + kn->matrix_bytes(layer->attention_output) +
-			kn->matrix_bytes(layer->gate_up) + kn->matrix_bytes(layer->down);
+		uint64_t head_floats = weights->bias_count + (layer->q_norm ? 2 * (uint64_t)weights->head_dim : 0);
+		bytes += 2 * norm_bytes + head_floats * sizeof(float) + kn->matrix_bytes(layer->qkv) +
+			kn->matrix_bytes(layer->attention_output) + kn->matrix_bytes(layer->gate_up) +
+			kn->matrix_bytes(layer->down);
 	}
 	bytes += kn->matrix_bytes(weights->embedding);
 	return weights->head == weights->embedding ? bytes : bytes + kn->matrix_bytes(weights->head);

@@ -9,6 +9,8 @@
 struct weights_layer {
 	float *attention_norm, *ffn_norm; /* [hidden], backend memory */
 	struct kn_matrix *qkv; /* rows: this rank's q, k and v heads */
+	float *qkv_bias; /* [rows of qkv], NULL where the model has none */
+	float *q_norm, *k_norm; /* [head_dim], NULL likewise */
 	struct kn_matrix *attention_output;
 	struct kn_matrix *gate_up; /* for KN_SWIGLU */
 	struct kn_matrix *down;
@@ -17,7 +19,8 @@ struct weights_layer {
 /* {0} is empty. Owned by the caller, released with weights_release. */
 struct weights {
 	struct weights_layer *layers;
-	int n_layers, hidden;
+	int n_layers, hidden, head_dim;
+	size_t bias_count; /* floats of one qkv_bias; 0 for none */
 	float *output_norm;
 	struct kn_matrix *embedding; /* whole table on every rank */
 	struct kn_matrix *head; /* this rank's vocabulary rows; the embedding itself when tied and not cut */

@@ -93,6 +93,16 @@ struct kn_attention {
 	float scale; /* usually 1 / sqrt(head_dim) */
 };
 
+/* What some families do to q, k and v before attention, in place: a bias, then RMS norm of every head of q and k by itself:
+ * x / sqrt(mean(x^2) + eps) * norm over its head_dim. What is NULL is left out; at least one is there, the two norms together. */
+struct kn_heads {
+	float *qkv; /* [n_rows, (n_heads + 2 * n_kv_heads) * head_dim] */
+	int n_heads, n_kv_heads, head_dim; /* of this rank; head_dim as in attention */
+	const float *bias; /* [(n_heads + 2 * n_kv_heads) * head_dim] */
+	const float *q_norm, *k_norm; /* [head_dim] */
+	float norm_eps;
+};
+
 /* Work done by one thread in the middle of a step, such as an allreduce. */
 typedef enum status (*kn_callback)(void *ctx, struct err *err);
 
@@ -134,6 +144,7 @@ struct kn_ops {
 		int64_t out_stride, struct err *err);
 	enum status (*matmul)(struct kn_backend *backend, const struct kn_matmul *args, int n_rows, struct err *err);
 	enum status (*attention)(struct kn_backend *backend, const struct kn_attention *args, int n_rows, struct err *err);
+	enum status (*adjust_heads)(struct kn_backend *backend, const struct kn_heads *args, int n_rows, struct err *err);
 	enum status (*add)(
 		struct kn_backend *backend, float *x, const float *y, int64_t n, struct err *err); /* x += y; no overlap */
 	enum status (*call)(struct kn_backend *backend, kn_callback callback, void *ctx, struct err *err);

@@ -7,6 +7,7 @@
 
 #include "base/mem.h"
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/heads.h"
 #include "kernels/cpu/matmul.h"
 
 #define PLAN_OPS_FIRST 64 /* guess: room for an eighth of a small model's step before the list grows */
@@ -238,6 +239,14 @@ static enum status cpu_attention(struct kn_backend *backend, const struct kn_att
 	return status != STATUS_OK ? status : run_or_record(backend, &op, err);
 }
 
+static enum status cpu_adjust_heads(struct kn_backend *backend, const struct kn_heads *args, int n_rows, struct err *err)
+{
+	struct op op = {.kind = OP_HEADS, .n_rows = n_rows, .heads = *args};
+	enum status status = heads_check(backend, args, n_rows, err);
+
+	return status != STATUS_OK ? status : run_or_record(backend, &op, err);
+}
+
 static enum status cpu_add(struct kn_backend *backend, float *x, const float *y, int64_t n, struct err *err)
 {
 	struct op op = {.kind = OP_ADD, .add = {x, y, n}};
@@ -297,6 +306,7 @@ const struct kn_ops kn_cpu_ops = {
 	.embed = cpu_embed,
 	.matmul = cpu_matmul,
 	.attention = cpu_attention,
+	.adjust_heads = cpu_adjust_heads,
 	.add = cpu_add,
 	.call = cpu_call,
 	.synchronize = cpu_synchronize,

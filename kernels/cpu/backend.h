@@ -40,7 +40,7 @@ struct kn_backend {
 	char description[64];
 };
 
-enum op_kind { OP_EMBED, OP_MATMUL, OP_ATTENTION, OP_ADD, OP_CALL };
+enum op_kind { OP_EMBED, OP_MATMUL, OP_HEADS, OP_ATTENTION, OP_ADD, OP_CALL };
 
 /* One operation with its arguments. */
 struct op {
@@ -54,6 +54,7 @@ struct op {
 			int64_t out_stride;
 		} embed;
 		struct kn_matmul matmul;
+		struct kn_heads heads;
 		struct kn_attention attention;
 		struct {
 			float *x;

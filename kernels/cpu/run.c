@@ -3,6 +3,7 @@
 
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/backend.h"
+#include "kernels/cpu/heads.h"
 #include "kernels/cpu/matmul.h"
 
 struct run {
@@ -54,6 +55,9 @@ static void op_run(struct run *run, const struct op *op, int thread)
 		break;
 	case OP_MATMUL:
 		matmul_run(run->backend, &op->matmul, op->n_rows, thread);
+		break;
+	case OP_HEADS:
+		heads_run(run->backend, &op->heads, op->n_rows, thread);
 		break;
 	case OP_ATTENTION:
 		attention_run(run->backend, &op->attention, op->n_rows, thread);

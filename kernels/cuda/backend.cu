@@ -416,6 +416,7 @@ extern "C" const struct kn_ops kn_cuda_ops = {
 	kn_cuda_embed,
 	cuda_matmul,
 	kn_cuda_attention,
+	kn_cuda_adjust_heads,
 	kn_cuda_add,
 	cuda_call,
 	cuda_synchronize,

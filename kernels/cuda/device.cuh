@@ -91,6 +91,7 @@ enum status kn_cuda_gemm(struct kn_backend *backend, const struct kn_matmul *arg
 enum status kn_cuda_attention(struct kn_backend *backend, const struct kn_attention *args, int n_rows, struct err *err);
 enum status kn_cuda_embed(struct kn_backend *backend, const struct kn_matrix *table, const int32_t *ids, int n_rows, float *out,
 	int64_t out_stride, struct err *err);
+enum status kn_cuda_adjust_heads(struct kn_backend *backend, const struct kn_heads *args, int n_rows, struct err *err);
 enum status kn_cuda_add(struct kn_backend *backend, float *x, const float *y, int64_t n, struct err *err);
 
 #endif

@@ -43,6 +43,40 @@ enum status kn_cuda_embed(struct kn_backend *backend, const struct kn_matrix *ta
 	return cuda_status(error, "embed", err);
 }
 
+/* Warp: one head of one row. Lane: every 32nd element of it, so neighbours load neighbours. */
+__global__ void __launch_bounds__(THREADS) adjust_heads_kernel(const struct kn_heads a, int n_rows)
+{
+	dependency_release();
+	dependency_wait();
+	const int n_heads = a.n_heads + 2 * a.n_kv_heads, lane = threadIdx.x % CUDA_WARP;
+	const int64_t i = (int64_t)blockIdx.x * (THREADS / CUDA_WARP) + threadIdx.x / CUDA_WARP;
+	if (i >= (int64_t)n_rows * n_heads)
+		return;
+	const int head = (int)(i % n_heads);
+	float *values = a.qkv + i * a.head_dim;
+	const float *bias = a.bias ? a.bias + (int64_t)head * a.head_dim : nullptr;
+	float squares = 0.0f;
+	for (int d = lane; d < a.head_dim; d += CUDA_WARP) {
+		const float value = bias ? values[d] + bias[d] : values[d];
+		squares = fmaf(value, value, squares);
+		values[d] = value;
+	}
+	if (!a.q_norm || head >= a.n_heads + a.n_kv_heads)
+		return;
+	const float *norm = head < a.n_heads ? a.q_norm : a.k_norm;
+	const float scale = 1.0f / sqrtf(warp_sum(squares) / (float)a.head_dim + a.norm_eps);
+	for (int d = lane; d < a.head_dim; d += CUDA_WARP)
+		values[d] = values[d] * scale * norm[d];
+}
+
+enum status kn_cuda_adjust_heads(struct kn_backend *backend, const struct kn_heads *args, int n_rows, struct err *err)
+{
+	const int64_t warps = (int64_t)n_rows * (args->n_heads + 2 * args->n_kv_heads), a_block = THREADS / CUDA_WARP;
+	return cuda_status(launch_dependent(backend->stream, dim3((unsigned)((warps + a_block - 1) / a_block)), dim3(THREADS), 0,
+				   adjust_heads_kernel, *args, n_rows),
+		"adjust_heads", err);
+}
+
 __global__ void __launch_bounds__(THREADS) add_kernel(float *x, const float *y, int64_t n)
 {
 	dependency_release();

@@ -113,12 +113,12 @@ static void engine_runs_on_a_made_up_model_and_repeats_itself(void **state)
 
 static void text_of_a_made_up_model_reads_back(void **state)
 {
-	struct gguf gguf;
+	struct source source;
 	struct tokenizer *tokenizer;
 	struct token_list ids = {0};
 	struct text out = {0};
-	assert_int_equal(gguf_open("shape:tiny-f32", &gguf, NULL), STATUS_OK);
-	assert_int_equal(tokenizer_open(&gguf, NULL, &tokenizer, NULL), STATUS_OK);
+	assert_int_equal(source_open("shape:tiny-f32", &source, NULL), STATUS_OK);
+	assert_int_equal(tokenizer_open(&source, NULL, &tokenizer, NULL), STATUS_OK);
 	assert_int_equal(tokenizer_vocab_size(tokenizer), 512);
 	static const char text[] = "Caf\xc3\xa9 \n\x01";
 	assert_int_equal(tokenizer_encode(tokenizer, text, sizeof text - 1, true, &ids, NULL), STATUS_OK);
@@ -132,7 +132,7 @@ static void text_of_a_made_up_model_reads_back(void **state)
 	text_release(&out);
 	token_list_release(&ids);
 	tokenizer_close(tokenizer);
-	gguf_close(&gguf);
+	source_close(&source);
 }
 
 static void unknown_shapes_and_types_are_refused_with_what_exists(void **state)

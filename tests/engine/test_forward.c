@@ -105,6 +105,24 @@ static void forward_agrees_for_unusual_models(void **state)
 	assert_error_below(error_of(&mixed, &run), 5e-4);
 }
 
+static const char *const families[] = {"llama", "qwen2", "qwen3"};
+#define N_FAMILIES (sizeof families / sizeof families[0])
+
+static void forward_agrees_for_every_family(void **state)
+{
+	for (size_t i = 0; i < N_FAMILIES; i++) {
+		struct tiny_model model = tiny_model_default();
+		model.architecture = families[i];
+		model.head_dim = 24;
+		for (int threads = 1; threads <= 3; threads += 2) {
+			struct forward_run run = forward_run_default(NULL);
+			run.threads = threads;
+			run.graph_max_bs = threads == 3 ? 16 : 0;
+			assert_error_below(error_of(&model, &run), 1e-4);
+		}
+	}
+}
+
 /* ---- bits ---- */
 
 static void assert_same_bits(const float *a, const float *b, int64_t count, const char *what)
@@ -222,8 +240,9 @@ static void ranks_agree_with_one_rank(void **state)
 	model.dtype = DTYPE_Q8_0;
 	model.hidden = 96;
 	model.head_dim = 32;
-	for (int tied = 0; tied < 2; tied++) {
-		model.tied = tied == 1;
+	for (size_t family = 0; family < N_FAMILIES; family++) {
+		model.architecture = families[family];
+		model.tied = family == 1;
 		for (size_t i = 0; i < sizeof worlds / sizeof worlds[0]; i++) {
 			struct forward_run run = forward_run_default(NULL);
 			run.world = worlds[i];
@@ -258,10 +277,11 @@ static void every_allreduce_gives_the_same_bits(void **state)
 
 /* ---- memory ---- */
 
-static void memory_held_is_what_was_foretold(void **state)
+static void check_memory(const char *family)
 {
 	struct tiny_model model = quantised_model();
 	char path[TINY_PATH_BYTES];
+	model.architecture = family;
 	tiny_model_write_temp(&model, path);
 	struct source source = {0};
 	struct model_config config;
@@ -297,12 +317,19 @@ static void memory_held_is_what_was_foretold(void **state)
 	unlink(path);
 }
 
+static void memory_held_is_what_was_foretold(void **state)
+{
+	for (size_t i = 0; i < N_FAMILIES; i++)
+		check_memory(families[i]);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(forward_agrees_with_a_double_reference),
 		cmocka_unit_test(forward_agrees_for_every_stored_type),
 		cmocka_unit_test(forward_agrees_for_unusual_models),
+		cmocka_unit_test(forward_agrees_for_every_family),
 		cmocka_unit_test(a_rows_bits_do_not_depend_on_chunks_plans_or_threads),
 		cmocka_unit_test(a_rows_bits_do_not_depend_on_its_neighbours),
 		cmocka_unit_test(logits_of_few_rows_are_those_of_all),

@@ -144,6 +144,74 @@ static void what_the_forward_pass_does_not_know_is_refused_by_name(void **state)
 	}
 }
 
+static void a_family_has_its_own_tensors_and_no_others(void **state)
+{
+	static const struct {
+		const char *architecture, *has, *has_not;
+	} cases[] = {
+		{"qwen2", "blk.1.attn_k.bias", "blk.0.attn_q_norm.weight"},
+		{"qwen3", "blk.1.attn_k_norm.weight", "blk.0.attn_q.bias"},
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+		struct tiny_model model = tiny_model_default();
+		struct source source = {0};
+		struct model_config config;
+		struct err err = {0};
+		char expected[96];
+		model.architecture = cases[i].architecture;
+		assert_int_equal(read_model(&model, &source, &config, &err), STATUS_OK);
+		assert_string_equal(config.arch, cases[i].architecture);
+		assert_int_equal(config.rope_interleaved, 0);
+		assert_int_equal(config.has_qkv_bias, i == 0);
+		assert_int_equal(config.has_qk_norm, i == 1);
+		source_close(&source);
+		model.without_tensor = cases[i].has;
+		snprintf(expected, sizeof expected, "tensor '%s' is missing", cases[i].has);
+		assert_refused(&model, "", expected);
+		model.without_tensor = NULL;
+		model.extra_tensor = cases[i].has_not;
+		assert_refused(&model, "unsupported_model", cases[i].has_not);
+	}
+}
+
+static void keys_that_change_the_result_are_refused_by_name(void **state)
+{
+	static const struct {
+		const char *key;
+		double value;
+		const char *expected;
+	} cases[] = {
+		{"llama.attention.scale", 0.1, "key 'llama.attention.scale' is 0.1, and only 0.25 is supported"},
+		{"llama.rope.scaling.attn_factor", 1.5, "key 'llama.rope.scaling.attn_factor' is 1.5"},
+		{"llama.logit_scale", 8, "key 'llama.logit_scale' is 8"},
+		{"llama.residual_scale", 0.5, "key 'llama.residual_scale' is not known"},
+		{"llama.attn_logit_softcapping", 50, "key 'llama.attn_logit_softcapping' is not known"},
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+		struct tiny_model model = tiny_model_default();
+		model.extra_key = cases[i].key;
+		model.extra_value = cases[i].value;
+		assert_refused(&model, "unsupported_model", cases[i].expected);
+	}
+}
+
+static void a_sliding_window_shortens_the_context_to_what_it_leaves_unchanged(void **state)
+{
+	static const struct {
+		int window, context;
+	} cases[] = {{0, 256}, {100, 100}, {256, 256}, {4096, 256}};
+	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+		struct tiny_model model = tiny_model_default();
+		struct source source = {0};
+		struct model_config config;
+		struct err err = {0};
+		model.sliding_window = cases[i].window;
+		assert_int_equal(read_model(&model, &source, &config, &err), STATUS_OK);
+		assert_int_equal(config.context, cases[i].context);
+		source_close(&source);
+	}
+}
+
 static void a_stored_type_without_kernels_is_refused_by_name(void **state)
 {
 	struct tiny_model model = tiny_model_default();
@@ -201,6 +269,9 @@ int main(void)
 		cmocka_unit_test(required_keys_are_named_when_missing),
 		cmocka_unit_test(missing_and_misshaped_tensors_are_named),
 		cmocka_unit_test(what_the_forward_pass_does_not_know_is_refused_by_name),
+		cmocka_unit_test(a_family_has_its_own_tensors_and_no_others),
+		cmocka_unit_test(keys_that_change_the_result_are_refused_by_name),
+		cmocka_unit_test(a_sliding_window_shortens_the_context_to_what_it_leaves_unchanged),
 		cmocka_unit_test(a_stored_type_without_kernels_is_refused_by_name),
 		cmocka_unit_test(an_expert_file_is_unsupported_not_damaged),
 		cmocka_unit_test(impossible_hyper_parameters_are_refused),

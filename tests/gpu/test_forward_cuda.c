@@ -89,6 +89,25 @@ static void forward_agrees_for_every_stored_type_and_size_of_step(void **state)
 	}
 }
 
+static void forward_agrees_for_every_family(void **state)
+{
+	static const char *const families[] = {"llama", "qwen2", "qwen3"};
+	for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
+		struct tiny_model model = tiny_model_default();
+		struct case_of_model c;
+		model.architecture = families[i];
+		model.hidden = 256;
+		model.ffn = 512;
+		model.head_dim = 128;
+		make_case(&model, &c);
+		assert_error_below(error_of(&c, 20, 1, 0, KN_KV_F32), BOUND_ONE_ROW, families[i]);
+		assert_error_below(error_of(&c, 20, 1, 1, KN_KV_F32), BOUND_ONE_ROW, families[i]);
+		assert_error_below(error_of(&c, 40, 7, 7, KN_KV_F32), BOUND_ROWS, families[i]);
+		assert_error_below(error_of(&c, LEN, LEN, 0, KN_KV_F16), BOUND_ROWS, families[i]);
+		release_case(&c);
+	}
+}
+
 static void forward_refuses_head_sizes_without_a_kernel(void **state)
 {
 	struct tiny_model model = tiny_model_default(); /* heads of 16 */
@@ -113,6 +132,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(forward_agrees_for_every_stored_type_and_size_of_step),
+		cmocka_unit_test(forward_agrees_for_every_family),
 		cmocka_unit_test(forward_refuses_head_sizes_without_a_kernel),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

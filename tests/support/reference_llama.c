@@ -50,9 +50,11 @@ static void rotate(const struct model_config *config, double *head, int position
 		double frequency = pow(config->rope_base, -2.0 * i / config->head_dim) / config->rope_scale;
 		if (config->has_rope_factors)
 			frequency /= (double)config->rope_factors[i];
-		double c = cos(position * frequency), s = sin(position * frequency), a = head[2 * i], b = head[2 * i + 1];
-		head[2 * i] = a * c - b * s;
-		head[2 * i + 1] = a * s + b * c;
+		double *first = config->rope_interleaved ? head + 2 * i : head + i;
+		double *second = config->rope_interleaved ? first + 1 : first + config->head_dim / 2;
+		double c = cos(position * frequency), s = sin(position * frequency), a = *first, b = *second;
+		*first = a * c - b * s;
+		*second = a * s + b * c;
 	}
 }
 
@@ -82,6 +84,22 @@ static void attend(const struct reference *r, int head, int t, double *out)
 	mem_free(scores);
 }
 
+/* What the family does to the heads of q, k or v before rotation; tensors that it does not have are without data. */
+static void adjust(
+	const struct model_config *c, const struct model_tensor *bias, const struct model_tensor *norm, int n_heads, double *heads)
+{
+	int d = c->head_dim;
+	if (bias->data) {
+		float *values = mem_calloc((size_t)(n_heads * d), sizeof *values);
+		dtype_dequantize(bias->dtype, bias->data, values, (int64_t)n_heads * d);
+		for (int i = 0; i < n_heads * d; i++)
+			heads[i] += (double)values[i];
+		mem_free(values);
+	}
+	for (int head = 0; norm->data && head < n_heads; head++)
+		rms_norm(norm, c->norm_eps, heads + head * d, heads + head * d);
+}
+
 static void run_layer(struct reference *r, int layer)
 {
 	const struct model_config *c = r->config;
@@ -94,6 +112,9 @@ static void run_layer(struct reference *r, int layer)
 		product(&tensors.q, r->normed, q);
 		product(&tensors.k, r->normed, k);
 		product(&tensors.v, r->normed, r->v + t * kv_width);
+		adjust(c, &tensors.q_bias, &tensors.q_norm, c->n_heads, q);
+		adjust(c, &tensors.k_bias, &tensors.k_norm, c->n_kv_heads, k);
+		adjust(c, &tensors.v_bias, &(struct model_tensor){0}, c->n_kv_heads, r->v + t * kv_width);
 		for (int head = 0; head < c->n_heads; head++)
 			rotate(c, q + head * d, t);
 		for (int head = 0; head < c->n_kv_heads; head++)

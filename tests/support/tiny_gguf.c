@@ -53,16 +53,26 @@ static bool left_out(const struct tiny_model *model, const char *name)
 		(model->without_tensor && strcmp(model->without_tensor, name) == 0);
 }
 
+/* Files are made with the keys of llama; those of other families differ in the first word. out: as long as any key. */
+static const char *family_key(const struct tiny_model *model, const char *key, char out[64])
+{
+	bool other = model->architecture && strncmp(key, "llama.", 6) == 0;
+	snprintf(out, 64, "%s%s", other ? model->architecture : "", other ? key + 5 : key);
+	return out;
+}
+
 static void put_u32(const struct tiny_model *model, struct gguf_build *build, const char *key, int value)
 {
+	char text[64];
 	if (!left_out(model, key))
-		gguf_build_u32(build, key, (uint32_t)value);
+		gguf_build_u32(build, family_key(model, key, text), (uint32_t)value);
 }
 
 static void put_f32(const struct tiny_model *model, struct gguf_build *build, const char *key, double value)
 {
+	char text[64];
 	if (!left_out(model, key))
-		gguf_build_f32(build, key, (float)value);
+		gguf_build_f32(build, family_key(model, key, text), (float)value);
 }
 
 static void put_hyper_parameters(const struct tiny_model *model, struct gguf_build *build)
@@ -84,8 +94,13 @@ static void put_hyper_parameters(const struct tiny_model *model, struct gguf_bui
 	put_u32(model, build, "llama.vocab_size", model->vocab);
 	if (model->experts)
 		put_u32(model, build, "llama.expert_count", model->experts);
+	if (model->sliding_window)
+		put_u32(model, build, "llama.attention.sliding_window", model->sliding_window);
+	if (model->extra_key)
+		put_f32(model, build, model->extra_key, model->extra_value);
+	char key[64];
 	if (model->rope_scaling) {
-		gguf_build_string(build, "llama.rope.scaling.type", model->rope_scaling);
+		gguf_build_string(build, family_key(model, "llama.rope.scaling.type", key), model->rope_scaling);
 		put_f32(model, build, "llama.rope.scaling.factor", 2.0);
 	}
 }
@@ -256,6 +271,21 @@ static void put_layer(const struct tiny_model *model, struct gguf_build *build, 
 	put_vector(model, build, name, model->hidden, 0.2, stream++);
 	snprintf(name, sizeof name, "blk.%d.ffn_norm.weight", layer);
 	put_vector(model, build, name, model->hidden, 0.2, stream++);
+	const struct {
+		const char *architecture, *suffix;
+		int count;
+	} vectors[] = {
+		{"qwen2", "attn_q.bias", model->n_heads * model->head_dim},
+		{"qwen2", "attn_k.bias", model->n_kv_heads * model->head_dim},
+		{"qwen2", "attn_v.bias", model->n_kv_heads * model->head_dim},
+		{"qwen3", "attn_q_norm.weight", model->head_dim},
+		{"qwen3", "attn_k_norm.weight", model->head_dim},
+	};
+	for (size_t i = 0; i < sizeof vectors / sizeof vectors[0]; i++) {
+		snprintf(name, sizeof name, "blk.%d.%s", layer, vectors[i].suffix);
+		if (model->architecture && strcmp(model->architecture, vectors[i].architecture) == 0)
+			put_vector(model, build, name, vectors[i].count, 0.5, stream + 9 + i);
+	}
 	for (size_t i = 0; i < sizeof matrices / sizeof matrices[0]; i++) {
 		snprintf(name, sizeof name, "blk.%d.%s.weight", layer, matrices[i].suffix);
 		put_matrix(model, build, name, matrices[i].dtype, matrices[i].rows, matrices[i].cols, matrices[i].gain, stream++);

@@ -22,13 +22,19 @@ struct tiny_model {
 	bool tied, rope_factors, chat_template;
 	uint64_t seed;
 
+	/* NULL for "llama"; "qwen2" and "qwen3" have the tensors of those families. Another is a way to be refused. */
+	const char *architecture;
+
 	/* Ways to be refused; NULL or 0 for a sound file. */
-	const char *architecture; /* instead of "llama" */
 	const char *pre; /* instead of "smollm" */
 	const char *rope_scaling; /* adds llama.rope.scaling.type */
 	const char *without_tensor, *without_key, *extra_tensor;
 	const char *narrow_tensor; /* is written with half of its columns */
 	int experts; /* adds llama.expert_count */
+	const char *extra_key; /* with extra_value */
+	double extra_value;
+
+	int sliding_window; /* adds llama.attention.sliding_window */
 };
 
 /* 2 layers, hidden 64, FFN 128, 4 query and 2 KV heads of 16, vocabulary 288, context 256, F32, output head of its own. */
