@@ -111,15 +111,6 @@ enum status sha256_file(const char *path, char out[SHA256_HEX_BYTES], struct err
 	return STATUS_OK;
 }
 
-uint64_t hash64_mix(uint64_t value)
-{
-	value ^= value >> 30; /* splitmix64's finaliser (Steele, Lea, Flood 2014) */
-	value *= 0xbf58476d1ce4e5b9u;
-	value ^= value >> 27;
-	value *= 0x94d049bb133111ebu;
-	return value ^ value >> 31;
-}
-
 static uint64_t fold(uint64_t a, uint64_t b)
 {
 	unsigned __int128 product = (unsigned __int128)a * b;

@@ -27,6 +27,15 @@ enum status sha256_file(const char *path, char out[SHA256_HEX_BYTES], struct err
 
 /* Well-mixed 64-bit hash of bytes, chained by seed. Not for hostile input that must not collide. */
 uint64_t hash64(const void *bytes, size_t len, uint64_t seed);
-uint64_t hash64_mix(uint64_t value); /* bijective mixer (splitmix64 finaliser) */
+
+/* Bijective mixer: the finaliser of SplitMix64 (Steele, Lea and Flood 2014). */
+static inline uint64_t hash64_mix(uint64_t value)
+{
+	value ^= value >> 30;
+	value *= 0xbf58476d1ce4e5b9u;
+	value ^= value >> 27;
+	value *= 0x94d049bb133111ebu;
+	return value ^ value >> 31;
+}
 
 #endif

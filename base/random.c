@@ -40,6 +40,13 @@ static void draw(uint64_t seed, uint64_t stream, uint64_t counter, uint32_t out[
 	random_philox(seed, words, out);
 }
 
+uint64_t random_bits(uint64_t seed, uint64_t stream, uint64_t counter)
+{
+	uint32_t words[4];
+	draw(seed, stream, counter, words);
+	return (uint64_t)words[0] << 32 | words[1];
+}
+
 /* 52 random bits plus a half: never 0, never 1. */
 static double open_unit(uint32_t high, uint32_t low)
 {
@@ -56,10 +63,7 @@ double random_uniform(uint64_t seed, uint64_t stream, uint64_t counter)
 
 uint64_t random_below(uint64_t seed, uint64_t stream, uint64_t counter, uint64_t bound)
 {
-	uint32_t words[4];
-	draw(seed, stream, counter, words);
-	uint64_t bits = (uint64_t)words[0] << 32 | words[1];
-	return (uint64_t)(((unsigned __int128)bits * bound) >> 64);
+	return (uint64_t)(((unsigned __int128)random_bits(seed, stream, counter) * bound) >> 64);
 }
 
 double random_normal(uint64_t seed, uint64_t stream, uint64_t counter)

@@ -7,6 +7,9 @@
 /* Philox4x32-10 (Salmon et al., SC 2011): four 32-bit words for a 64-bit key and 128-bit counter. */
 void random_philox(uint64_t key, const uint32_t counter[4], uint32_t out[4]);
 
+/* 64 random bits, from (seed, stream, counter). */
+uint64_t random_bits(uint64_t seed, uint64_t stream, uint64_t counter);
+
 /* Uniform in the open interval (0, 1), from (seed, stream, counter). */
 double random_uniform(uint64_t seed, uint64_t stream, uint64_t counter);
 

@@ -5,11 +5,12 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/mem.h"
 #include "base/random.h"
 
 #define BUCKETS_MAX 2048 /* guess: 16 KiB of counts stay in the first-level cache */
-#define GROUP 64 /* ids per partial sum of the inverse distribution */
+#define GROUP 64 /* ids per loop that becomes vector code */
 #define NOISE_STREAM 0x5a11 /* this module's stream of base/random */
 
 struct entry {
@@ -20,7 +21,6 @@ struct entry {
 struct sampler {
 	int32_t vocab, n_groups, n_buckets;
 	float *weights; /* [n_groups * GROUP] exp((logit - max) / T), not normalised */
-	double *group_sums; /* [n_groups] */
 	int32_t *buckets; /* [n_groups * GROUP] */
 	struct entry *sorted; /* [vocab] the bucket that is being sorted */
 	int32_t counts[BUCKETS_MAX];
@@ -43,7 +43,6 @@ struct sampler *sampler_create(int32_t vocab)
 	sampler->n_groups = (vocab + GROUP - 1) / GROUP;
 	sampler->n_buckets = vocab < BUCKETS_MAX ? vocab : BUCKETS_MAX;
 	sampler->weights = mem_calloc((size_t)sampler->n_groups * GROUP, sizeof *sampler->weights);
-	sampler->group_sums = mem_calloc((size_t)sampler->n_groups, sizeof *sampler->group_sums);
 	sampler->buckets = mem_calloc((size_t)sampler->n_groups * GROUP, sizeof *sampler->buckets);
 	sampler->sorted = mem_calloc((size_t)vocab, sizeof *sampler->sorted);
 	return sampler;
@@ -55,7 +54,6 @@ void sampler_destroy(struct sampler *sampler)
 		return;
 	mem_free(sampler->sorted);
 	mem_free(sampler->buckets);
-	mem_free(sampler->group_sums);
 	mem_free(sampler->weights);
 	mem_free(sampler);
 }
@@ -100,19 +98,6 @@ static void exp_group(const float *restrict logits, float max, float inverse, fl
 		out[i] = exp_negative(out[i]);
 	for (int32_t i = 0; i < GROUP; i++)
 		out[i] = exponents[i] > EXPONENT_MIN ? out[i] : 0;
-}
-
-/* Eight running sums, in a fixed order. */
-static double sum_group(const float *weights, int32_t count)
-{
-	double sums[8] = {0};
-	int32_t i = 0;
-	for (; i + 8 <= count; i += 8)
-		for (int k = 0; k < 8; k++)
-			sums[k] += (double)weights[i + k];
-	for (; i < count; i++)
-		sums[0] += (double)weights[i];
-	return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
 }
 
 /* --- One pass over the row ------------------------------------------------------------------------------------------- */
@@ -298,10 +283,9 @@ static void cut_by_floor(struct row *row, double min_p, double temperature)
 
 /* --- Drawing --------------------------------------------------------------------------------------------------------- */
 
-/* Weights of all ids, and the sum of each group; returns the sum of all. */
-static double weigh(struct sampler *sampler, const struct row *row, float inverse)
+/* Weights of all ids. */
+static void weigh(struct sampler *sampler, const struct row *row, float inverse)
 {
-	double total = 0;
 	for (int32_t group = 0; group < sampler->n_groups; group++) {
 		int32_t begin = group * GROUP, rest = sampler->vocab - begin;
 		float padded[GROUP] = {0};
@@ -309,66 +293,65 @@ static double weigh(struct sampler *sampler, const struct row *row, float invers
 		if (rest < GROUP)
 			logits = memcpy(padded, logits, (size_t)rest * sizeof *logits);
 		exp_group(logits, row->max, inverse, sampler->weights + begin);
-		sampler->group_sums[group] = sum_group(sampler->weights + begin, rest < GROUP ? rest : GROUP);
-		total += sampler->group_sums[group];
 	}
-	return total;
 }
 
-/* Takes the weight of tokens that were cut; returns the sum of what stays. */
-static double drop_cut(struct sampler *sampler, const struct row *row)
+/* Uniform in (0, 1) for a token of the position that key stands for: the id-th output of the generator SplitMix64 (Steele, Lea
+ * and Flood 2014) started at key, 52 bits and a half. Philox, which makes the keys, would take longer than the rest of a draw. */
+static inline double noise(uint64_t key, int32_t id)
 {
-	double total = 0;
-	for (int32_t group = 0; group < sampler->n_groups; group++) {
-		int32_t begin = group * GROUP, end = begin + GROUP < sampler->vocab ? begin + GROUP : sampler->vocab;
-		for (int32_t id = begin; id < end; id++)
-			if (!is_kept(row, id))
-				sampler->weights[id] = 0;
-		sampler->group_sums[group] = sum_group(sampler->weights + begin, end - begin);
-		total += sampler->group_sums[group];
-	}
-	return total;
+	uint64_t bits = hash64_mix(key + ((uint64_t)id + 1) * 0x9e3779b97f4a7c15u) >> 12;
+	return ((double)bits + 0.5) * 0x1p-52;
 }
 
-/* Inverts the cumulative distribution of the kept tokens in id order at uniform. */
-static int32_t draw(const struct sampler *sampler, const struct row *row, double total, double uniform)
+/* A race over the kept tokens: each arrives after an exponential time of rate its weight, -log(1 - u) / weight, and the first
+ * wins, with a chance in proportion to its weight. This is the largest of logit / T + Gumbel noise without the logarithm of a
+ * weight. Nor is the noise's needed but for the few that may win: -log(1 - u) >= u, so u below the best time times the weight
+ * is what it takes. */
+static int32_t race(const struct sampler *sampler, const struct row *row, uint64_t key)
 {
-	double target = uniform * total, before = 0;
-	int32_t group = 0;
-	while (group < sampler->n_groups - 1 && before + sampler->group_sums[group] <= target)
-		before += sampler->group_sums[group++];
-	int32_t picked = row->argmax;
-	for (int32_t id = group * GROUP; id < sampler->vocab; id++) {
-		if (sampler->weights[id] == 0)
+	int32_t winner = row->argmax;
+	double best = -log1p(-noise(key, winner)) / (double)sampler->weights[winner];
+	for (int32_t id = 0; id < sampler->vocab; id++) {
+		double bound = best * (double)sampler->weights[id], uniform = noise(key, id);
+		if (uniform >= bound || !is_kept(row, id))
 			continue;
-		picked = id; /* the last possible one, should rounding run past the end */
-		before += (double)sampler->weights[id];
-		if (before > target)
-			break;
+		double arrival = -log1p(-uniform);
+		if (arrival >= bound)
+			continue;
+		best = arrival / (double)sampler->weights[id];
+		winner = id;
 	}
-	return picked;
+	return winner;
 }
 
 static int32_t pick_random(struct sampler *sampler, struct row *row, const struct sampling *sampling, int64_t position)
 {
 	bool by_rank = sampling->top_k > 0 && sampling->top_k < sampler->vocab;
-	bool by_mass = sampling->top_p<1, by_floor = sampling->min_p> 0;
+	bool by_mass = sampling->top_p < 1;
+	bool by_floor = sampling->min_p > 0;
 	if (by_rank || by_mass)
 		fill_buckets(sampler, row);
-	double total = weigh(sampler, row, (float)(1.0 / sampling->temperature));
+	weigh(sampler, row, (float)(1.0 / sampling->temperature));
 	if (by_rank)
 		cut_by_rank(sampler, row, sampling->top_k);
 	if (by_mass)
 		cut_by_mass(sampler, row, sampling->top_p);
 	if (by_floor)
 		cut_by_floor(row, sampling->min_p, sampling->temperature);
-	double uniform = random_uniform(sampling->seed, NOISE_STREAM, (uint64_t)position);
-	if (by_rank || by_mass || by_floor)
-		total = drop_cut(sampler, row);
-	return draw(sampler, row, total, uniform);
+	return race(sampler, row, random_bits(sampling->seed, NOISE_STREAM, (uint64_t)position));
 }
 
 /* --- Log-probabilities ----------------------------------------------------------------------------------------------- */
+
+/* Running sums in a fixed order. */
+static double sum_weights(const struct sampler *sampler)
+{
+	double sums[8] = {0};
+	for (int32_t id = 0; id < sampler->vocab; id++)
+		sums[id % 8] += (double)sampler->weights[id];
+	return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+}
 
 /* The n likeliest tokens, in order, by insertion: n is at most ENGINE_LOGPROBS_MAX. */
 static void list_top(const struct sampler *sampler, const struct row *row, int n, float log_total, struct engine_token *out)
@@ -393,7 +376,8 @@ static void list_top(const struct sampler *sampler, const struct row *row, int n
 
 static void add_logprobs(struct sampler *sampler, const struct row *row, int n_top, struct engine_token *out)
 {
-	float log_total = (float)log(weigh(sampler, row, 1));
+	weigh(sampler, row, 1);
+	float log_total = (float)log(sum_weights(sampler));
 	out->logprob = row->logits[out->id] - row->max - log_total;
 	n_top = n_top < ENGINE_LOGPROBS_MAX ? n_top : ENGINE_LOGPROBS_MAX;
 	list_top(sampler, row, n_top < sampler->vocab ? n_top : sampler->vocab, log_total, out);

@@ -1,4 +1,4 @@
-/* Logits and greedy text of the real model against Hugging Face transformers on the dequantised weights. */
+/* Logits, greedy and sampled text of the real model against Hugging Face transformers on the dequantised weights. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "engine/sampler.h"
 #include "tests/support/forward_run.h"
 #include "tests/support/real_model.h"
 #include "tests/support/requantise.h"
@@ -276,6 +277,60 @@ static void ranks_agree_with_one_rank_on_the_real_model(void **state)
 	json_free(root);
 }
 
+/* Draws at temperature 1 from every row of both; returns how many differ, each of them at a near tie. */
+static int count_other_draws(float *logits, const float *others, int n_rows, int vocab)
+{
+	enum { SEEDS = 4 };
+	struct sampler *sampler = sampler_create(vocab);
+	int changed = 0;
+	for (int row = 0; row < n_rows; row++)
+		for (uint64_t seed = 0; seed < SEEDS; seed++) {
+			float *own = logits + (size_t)row * (size_t)vocab;
+			struct sampling sampling = {.temperature = 1, .top_p = 1, .seed = seed, .logprobs = -1};
+			struct engine_token one, other, nudged;
+			struct err err = {0};
+			assert_int_equal(sampler_sample(sampler, own, &sampling, row, &one, &err), STATUS_OK);
+			assert_int_equal(
+				sampler_sample(sampler, others + (size_t)row * (size_t)vocab, &sampling, row, &other, &err),
+				STATUS_OK);
+			if (one.id == other.id)
+				continue;
+			changed++;
+			float kept = own[other.id];
+			own[other.id] += (float)NEAR_TIE;
+			assert_int_equal(sampler_sample(sampler, own, &sampling, row, &nudged, &err), STATUS_OK);
+			assert_int_equal(nudged.id, other.id);
+			own[other.id] = kept;
+		}
+	print_message("%d of %d draws differ\n", changed, n_rows * SEEDS);
+	sampler_destroy(sampler);
+	return changed;
+}
+
+static void ranks_sample_the_text_of_one_rank_but_for_near_ties(void **state)
+{
+	struct forward_run run = forward_run_default(real_model_path());
+	struct json *root = golden("logits.json");
+	int32_t ids[TOKENS_MAX];
+	int n = ids_of(json_get(json_at(json_get(root, "cases"), 3), "ids"), ids);
+	int vocab = (int)json_int(json_get(root, "vocab"), 0);
+	float *alone = mem_calloc((size_t)n * (size_t)vocab, sizeof *alone);
+	float *shared = mem_calloc((size_t)n * (size_t)vocab, sizeof *shared);
+	run.chunk = 256;
+	run.kv_type = KN_KV_F16;
+	run.n_sequences = 1;
+	run.tokens[0] = ids;
+	run.n_tokens[0] = n;
+	forward_run(&run, &alone);
+	for (run.world = 2; run.world <= 3; run.world++) {
+		forward_run(&run, &shared);
+		assert_true(count_other_draws(alone, shared, n, vocab) <= n * 4 / 50);
+	}
+	mem_free(alone);
+	mem_free(shared);
+	json_free(root);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -283,6 +338,7 @@ int main(void)
 		cmocka_unit_test(logits_of_other_weight_types_agree_with_transformers),
 		cmocka_unit_test(greedy_text_is_that_of_transformers_but_for_near_ties),
 		cmocka_unit_test(ranks_agree_with_one_rank_on_the_real_model),
+		cmocka_unit_test(ranks_sample_the_text_of_one_rank_but_for_near_ties),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/file.h"
@@ -57,25 +58,57 @@ static struct sampling settings_of(const struct json *settings)
 	return sampling;
 }
 
-/* Draws at many positions; each id's frequency must lie within six standard deviations, removed ids must never come. */
+/* The value that chi-square with so many degrees of freedom passes once in a million (Wilson and Hilferty 1931). */
+static double chi_square_limit(int degrees)
+{
+	double variance = 2.0 / (9.0 * degrees);
+	return degrees * pow(1 - variance + 4.7534 * sqrt(variance), 3);
+}
+
+/* Pearson's test of counts against probabilities. Ids of which fewer than 5 are expected are counted together. */
+static void assert_drawn_from(const int32_t *counts, const double *probabilities, int n, int draws, const char *what)
+{
+	double sum = 0, rare_expected = 0, rare_count = 0;
+	int degrees = -1;
+	for (int i = 0; i < n; i++) {
+		double expected = probabilities[i] * draws;
+		if (probabilities[i] == 0 && counts[i] > 0)
+			fail_msg("%s: %d was drawn %d times, though its probability is 0", what, i, counts[i]);
+		if (expected < 5) {
+			rare_expected += expected;
+			rare_count += counts[i];
+			continue;
+		}
+		sum += (counts[i] - expected) * (counts[i] - expected) / expected;
+		degrees++;
+	}
+	if (rare_expected >= 5) {
+		sum += (rare_count - rare_expected) * (rare_count - rare_expected) / rare_expected;
+		degrees++;
+	}
+	if (degrees > 0 && sum > chi_square_limit(degrees))
+		fail_msg("%s: chi-square %.1f with %d degrees of freedom, the limit is %.1f", what, sum, degrees,
+			chi_square_limit(degrees));
+}
+
 static void check_case(const struct json *one, size_t number)
 {
-	enum { DRAWS = 12000 };
+	enum { DRAWS = 20000 };
 	float logits[VOCAB_MAX];
+	double probabilities[VOCAB_MAX];
 	int32_t counts[VOCAB_MAX] = {0}, vocab = (int32_t)json_count(json_get(one, "logits"));
-	for (int32_t id = 0; id < vocab; id++)
+	char what[32];
+	for (int32_t id = 0; id < vocab; id++) {
 		logits[id] = (float)json_number(json_at(json_get(one, "logits"), (size_t)id), NAN);
+		probabilities[id] = json_number(json_at(json_get(one, "probabilities"), (size_t)id), NAN);
+	}
 	struct sampling sampling = settings_of(json_get(one, "settings"));
 	sampling.seed = 7 + number;
 	struct sampler *sampler = sampler_create(vocab);
 	for (int64_t position = 0; position < DRAWS; position++)
 		counts[sample(sampler, logits, &sampling, position)]++;
-	for (int32_t id = 0; id < vocab; id++) {
-		double p = json_number(json_at(json_get(one, "probabilities"), (size_t)id), NAN);
-		double allowed = p == 0 ? 0 : 6 * sqrt(p * (1 - p) / DRAWS) + 1.0 / DRAWS;
-		if (fabs((double)counts[id] / DRAWS - p) > allowed)
-			fail_msg("case %zu, id %d: drawn %d of %d times, probability %g", number, id, counts[id], DRAWS, p);
-	}
+	snprintf(what, sizeof what, "case %zu", number);
+	assert_drawn_from(counts, probabilities, vocab, DRAWS, what);
 	sampler_destroy(sampler);
 }
 
@@ -207,25 +240,115 @@ static void seeds_differ_and_repeat_at_temperature_1(void **state)
 	sampler_destroy(other);
 }
 
-/* Rows of several groups of the inverse distribution: frequencies against a softmax. */
 static void long_rows_are_drawn_in_proportion(void **state)
 {
 	enum { VOCAB = 450, DRAWS = 60000 };
 	float logits[VOCAB];
-	double total = 0;
+	double probabilities[VOCAB], total = 0;
 	int32_t counts[VOCAB] = {0};
 	for (int32_t id = 0; id < VOCAB; id++) {
 		logits[id] = (float)random_normal(3, 0, (uint64_t)id);
 		total += exp((double)logits[id] / 0.8);
 	}
+	for (int32_t id = 0; id < VOCAB; id++)
+		probabilities[id] = exp((double)logits[id] / 0.8) / total;
 	struct sampler *sampler = sampler_create(VOCAB);
 	struct sampling sampling = at_temperature(0.8);
 	for (int64_t position = 0; position < DRAWS; position++)
 		counts[sample(sampler, logits, &sampling, position)]++;
-	for (int32_t id = 0; id < VOCAB; id++) {
-		double p = exp((double)logits[id] / 0.8) / total;
-		assert_true(fabs((double)counts[id] / DRAWS - p) < 5 * sqrt(p / DRAWS) + 1.0 / DRAWS);
+	assert_drawn_from(counts, probabilities, VOCAB, DRAWS, "450 ids");
+	sampler_destroy(sampler);
+}
+
+/* The noise of a whole vocabulary: all parts of it come up alike, and so do all residues. */
+static void ids_of_a_large_vocabulary_come_up_alike(void **state)
+{
+	enum { VOCAB = 49152, DRAWS = 4000, PARTS = 64 };
+	float *logits = mem_calloc(VOCAB, sizeof *logits);
+	int32_t by_place[PARTS] = {0}, by_residue[PARTS] = {0};
+	double probabilities[PARTS];
+	struct sampler *sampler = sampler_create(VOCAB);
+	struct sampling sampling = at_temperature(1);
+	for (int64_t position = 0; position < DRAWS; position++) {
+		int32_t id = sample(sampler, logits, &sampling, position);
+		by_place[id / (VOCAB / PARTS)]++;
+		by_residue[id % PARTS]++;
 	}
+	for (int i = 0; i < PARTS; i++)
+		probabilities[i] = 1.0 / PARTS;
+	assert_drawn_from(by_place, probabilities, PARTS, DRAWS, "places");
+	assert_drawn_from(by_residue, probabilities, PARTS, DRAWS, "residues");
+	sampler_destroy(sampler);
+	mem_free(logits);
+}
+
+/* Neither the draw before nor the same draw under the next seed tells anything about a draw. */
+static void draws_at_neighbouring_positions_and_seeds_are_independent(void **state)
+{
+	enum { VOCAB = 16, DRAWS = 40000 };
+	float logits[VOCAB] = {0};
+	int32_t by_position[VOCAB * VOCAB] = {0}, by_seed[VOCAB * VOCAB] = {0};
+	double probabilities[VOCAB * VOCAB];
+	struct sampler *sampler = sampler_create(VOCAB);
+	struct sampling first = at_temperature(1), second = at_temperature(1);
+	first.seed = 41;
+	second.seed = 42;
+	for (int64_t position = 0; position < DRAWS; position += 2) {
+		int32_t id = sample(sampler, logits, &first, position);
+		by_position[id * VOCAB + sample(sampler, logits, &first, position + 1)]++;
+		by_seed[id * VOCAB + sample(sampler, logits, &second, position)]++;
+	}
+	for (int i = 0; i < VOCAB * VOCAB; i++)
+		probabilities[i] = 1.0 / (VOCAB * VOCAB);
+	assert_drawn_from(by_position, probabilities, VOCAB * VOCAB, DRAWS / 2, "positions");
+	assert_drawn_from(by_seed, probabilities, VOCAB * VOCAB, DRAWS / 2, "seeds");
+	sampler_destroy(sampler);
+}
+
+static void raising_a_logit_makes_that_token_win_or_none(void **state)
+{
+	enum { VOCAB = 300 };
+	float logits[VOCAB];
+	int won = 0;
+	struct sampler *sampler = sampler_create(VOCAB);
+	struct sampling sampling = at_temperature(1.3);
+	for (uint64_t trial = 0; trial < 3000; trial++) {
+		for (int32_t id = 0; id < VOCAB; id++)
+			logits[id] = (float)random_normal(trial, 0, (uint64_t)id);
+		int32_t before = sample(sampler, logits, &sampling, (int64_t)trial);
+		int32_t raised = (int32_t)random_below(trial, 1, 0, VOCAB);
+		logits[raised] += 5;
+		int32_t after = sample(sampler, logits, &sampling, (int64_t)trial);
+		assert_true(after == before || after == raised);
+		won += after == raised;
+	}
+	assert_in_range(won, 300, 2700);
+	sampler_destroy(sampler);
+}
+
+/* Errors like those of another order of sums: 0.004 in each logit may change a draw at a near tie only, 1 in 100 or fewer. */
+static void small_errors_in_logits_seldom_change_a_draw(void **state)
+{
+	enum { VOCAB = 2000, DRAWS = 2000 };
+	float logits[VOCAB], others[VOCAB];
+	int changed = 0;
+	struct sampler *sampler = sampler_create(VOCAB);
+	struct sampling sampling = at_temperature(1);
+	for (int32_t id = 0; id < VOCAB; id++) {
+		logits[id] = (float)random_normal(9, 0, (uint64_t)id);
+		others[id] = logits[id] + 0.004f * (float)random_normal(9, 1, (uint64_t)id);
+	}
+	for (int64_t position = 0; position < DRAWS; position++) {
+		int32_t one = sample(sampler, logits, &sampling, position), other = sample(sampler, others, &sampling, position);
+		if (one == other)
+			continue;
+		changed++;
+		float own = logits[other];
+		logits[other] += 0.04f;
+		assert_int_equal(sample(sampler, logits, &sampling, position), other);
+		logits[other] = own;
+	}
+	assert_in_range(changed, 1, DRAWS / 100);
 	sampler_destroy(sampler);
 }
 
@@ -264,6 +387,10 @@ int main(void)
 		cmocka_unit_test(sampler_survives_extreme_rows_and_settings),
 		cmocka_unit_test(seeds_differ_and_repeat_at_temperature_1),
 		cmocka_unit_test(long_rows_are_drawn_in_proportion),
+		cmocka_unit_test(ids_of_a_large_vocabulary_come_up_alike),
+		cmocka_unit_test(draws_at_neighbouring_positions_and_seeds_are_independent),
+		cmocka_unit_test(raising_a_logit_makes_that_token_win_or_none),
+		cmocka_unit_test(small_errors_in_logits_seldom_change_a_draw),
 		cmocka_unit_test(filters_cut_where_a_full_sort_would),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
