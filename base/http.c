@@ -22,6 +22,7 @@
 #include "base/listen.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/uri.h"
 
 #define CONNECTIONS_RESERVE 32 /* connections above the limit that still get a 503 instead of silence */
 #define SEND_BUFFER_BYTES 131072 /* kernel queue per socket: small, so that a reader that stopped is noticed soon (guess) */
@@ -166,7 +167,7 @@ static enum MHD_Result answer_or_sleep(struct http_server *server, struct http_e
 
 /* ---- requests, as the library reports them ---- */
 
-/* An answer by the server itself, in place of the handler's. */
+/* An answer by the server itself, in place of the handler's. The reason needs no escapes in JSON. */
 static void refuse(struct http_exchange *exchange, int status, const char *reason)
 {
 	struct text body = {0};
@@ -181,7 +182,9 @@ static void handle(struct http_server *server, struct http_exchange *exchange)
 {
 	exchange->handled = true;
 	exchange->connection->waiting_since_ns = 0;
-	if (exchange->body_too_large)
+	if (exchange->path_fault)
+		refuse(exchange, 400, exchange->path_fault);
+	else if (exchange->body_too_large)
 		refuse(exchange, 413, "the request body is larger than this server accepts");
 	else if (server->quiesced)
 		refuse(exchange, 503, "the server is stopping");
@@ -198,7 +201,7 @@ static struct http_exchange *begin_exchange(
 
 	exchange->mhd = mhd;
 	exchange->method = method;
-	exchange->path = path;
+	uri_decode_path(path, &exchange->path, &exchange->path_fault);
 	exchange->connection = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
 	exchange->connection->current = exchange;
 	return exchange;
@@ -312,6 +315,12 @@ static void on_connection(void *cls, struct MHD_Connection *mhd, void **state, e
 	pthread_mutex_lock(&server->hub->lock);
 	server->hub->stats.connections = server->n_connections;
 	pthread_mutex_unlock(&server->hub->lock);
+}
+
+/* Leaves escapes alone: the library decodes "%00" to the end of the string. begin_exchange decodes. */
+static size_t unescape_nothing(void *cls, struct MHD_Connection *mhd, char *text)
+{
+	return strlen(text);
 }
 
 static void library_log(void *cls, const char *format, va_list args)
@@ -471,7 +480,8 @@ static enum status start_daemon(struct http_server *server, struct err *err)
 		MHD_OPTION_NOTIFY_COMPLETED, on_completed, server, MHD_OPTION_NOTIFY_CONNECTION, on_connection, server,
 		MHD_OPTION_CONNECTION_LIMIT, (unsigned int)(config->connections_max + CONNECTIONS_RESERVE),
 		MHD_OPTION_CONNECTION_TIMEOUT, (unsigned int)config->stall_timeout_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-		config->header_bytes_max, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
+		config->header_bytes_max, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_UNESCAPE_CALLBACK, unescape_nothing, NULL,
+		MHD_OPTION_END);
 	if (!server->daemon)
 		return err_set(err, STATUS_UNAVAILABLE, "cannot start the HTTP server on %s", server->listening.url);
 	status = watch(server, MHD_get_daemon_info(server->daemon, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd, server->daemon, err);

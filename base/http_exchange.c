@@ -74,6 +74,7 @@ void http_exchange_drop(struct http_exchange *exchange)
 		return;
 	if (exchange->release)
 		exchange->release(exchange->ctx);
+	text_release(&exchange->path);
 	text_release(&exchange->body);
 	text_release(&exchange->out);
 	mem_free(exchange);
@@ -109,7 +110,7 @@ const char *http_method(const struct http_exchange *exchange)
 
 const char *http_path(const struct http_exchange *exchange)
 {
-	return exchange->path;
+	return text_str(&exchange->path);
 }
 
 const char *http_body(const struct http_exchange *exchange, size_t *len)

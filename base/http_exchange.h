@@ -28,7 +28,9 @@ struct http_exchange {
 	/* Owner: the server thread. */
 	struct MHD_Connection *mhd;
 	struct http_connection *connection; /* NULL once the library has finished with the request */
-	const char *method, *path;
+	const char *method;
+	struct text path; /* decoded */
+	const char *path_fault; /* why the path is refused; else NULL */
 	struct text body;
 	uint64_t received; /* body bytes, kept or not */
 	bool body_too_large, handled, answer_queued, told_gone;

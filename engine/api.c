@@ -89,13 +89,26 @@ static void serve_models(struct api *api, struct http_exchange *exchange)
 	reply_json(exchange, 200, body);
 }
 
+/* A slash of the name may come as it is or escaped. */
+static bool path_names(const char *path, const char *name)
+{
+	while (*path && *name) {
+		size_t taken = *name == '/' && text_starts_with(path, "%2F") ? 3 : 1;
+		if (taken == 1 && *path != *name)
+			return false;
+		path += taken;
+		name++;
+	}
+	return *path == *name;
+}
+
 static void serve_model(struct api *api, struct http_exchange *exchange)
 {
 	const struct api_backend *backend = &api->gate.backend;
 	const char *name = http_path(exchange) + strlen("/v1/models/");
 	struct api_error error = {0};
 
-	if (strcmp(name, backend->ops->model_name(backend->self)) == 0) {
+	if (path_names(name, backend->ops->model_name(backend->self))) {
 		reply_json(exchange, 200, model_json(api));
 		return;
 	}

@@ -479,6 +479,40 @@ static void malformed_requests_do_not_reach_the_handler(void **state)
 	app_close(app, 1000);
 }
 
+/* A path that string functions would cut short must not be taken for the one before the cut. */
+static void paths_that_hide_something_do_not_reach_the_handler(void **state)
+{
+	static const struct {
+		const char *path;
+		int status;
+	} cases[] = {
+		{"/keep%00", 400},
+		{"/keep%00x", 400},
+		{"/%00", 400},
+		{"/keep%0d%0aX-Evil:%201", 400},
+		{"/keep%7f", 400},
+		{"/keep\x01", 400},
+		{"/keep\t", 400},
+		{"/keep%", 400},
+		{"/%c3%28", 400},
+		{"keep", 400},
+		{"/x%2Fkeep?y=%00", 200},
+	};
+	struct app *app = app_open(NULL);
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct http_client_reply reply;
+		assert_true(http_client_once(app->port, cases[i].path, NULL, &reply));
+		if (reply.status != cases[i].status)
+			fail_msg("%s: status %d", cases[i].path, reply.status);
+		if (reply.status == 200)
+			assert_string_equal(reply.body.data, "GET /x%2Fkeep - 0 ");
+		http_client_reply_release(&reply);
+	}
+	assert_int_equal(app->n_kept, 0);
+	app_close(app, 1000);
+}
+
 static void slow_request_is_cut_off_although_bytes_drip(void **state)
 {
 	struct app *app = app_open(tight_limits);
@@ -546,9 +580,14 @@ static void idle_connections_do_not_lock_others_out(void **state)
 
 	for (int i = 0; i < 60; i++)
 		assert_true(http_client_open(&idle[i], app->port, 0));
-	assert_true(http_client_once(app->port, "/", NULL, &reply));
-	assert_true(reply.status == 503 || reply.status == 200);
-	http_client_reply_release(&reply);
+	int64_t deadline_ns = clock_monotonic_ns() + (int64_t)HTTP_CLIENT_WAIT_MS * 1000000;
+	int status;
+	do { /* 503 while the first of them are still being ended */
+		assert_true(http_client_once(app->port, "/", NULL, &reply));
+		status = reply.status;
+		http_client_reply_release(&reply);
+	} while (status == 503 && clock_monotonic_ns() < deadline_ns);
+	assert_int_equal(status, 200);
 	for (int i = 0; i < 60; i++)
 		http_client_close(&idle[i]);
 	app_close(app, 1000);
@@ -713,6 +752,7 @@ int main(void)
 		cmocka_unit_test(bodies_over_the_limit_get_413),
 		cmocka_unit_test(headers_over_the_limit_are_refused),
 		cmocka_unit_test(malformed_requests_do_not_reach_the_handler),
+		cmocka_unit_test(paths_that_hide_something_do_not_reach_the_handler),
 		cmocka_unit_test(slow_request_is_cut_off_although_bytes_drip),
 		cmocka_unit_test(connections_over_the_limit_get_503),
 		cmocka_unit_test(idle_connections_do_not_lock_others_out),

@@ -148,7 +148,7 @@ static void whole_completion_has_openai_form(void **state)
 
 	assert_string_equal(json_text(json_get(root, "object")), "text_completion");
 	assert_memory_equal(json_text(json_get(root, "id")), "cmpl-", 5);
-	assert_string_equal(json_text(json_get(root, "model")), "fake-model");
+	assert_string_equal(json_text(json_get(root, "model")), "fake/model");
 	assert_true(json_int(json_get(root, "created"), 0) > 1700000000);
 	assert_memory_equal(json_text(json_get(root, "system_fingerprint")), "verdict-", 8);
 	assert_string_equal(text_of(root), "Hello");
@@ -731,10 +731,15 @@ static void models_name_the_one_model(void **state)
 	struct fixture f = open_plain();
 	struct json *root = ask(&f, "/v1/models", NULL, 200);
 	assert_string_equal(json_text(json_get(root, "object")), "list");
-	assert_string_equal(json_text(path_of(root, "data", 0, "id")), "fake-model");
+	assert_string_equal(json_text(path_of(root, "data", 0, "id")), "fake/model");
 	assert_int_equal(json_int(path_of(root, "data", 0, "max_model_len"), 0), 2048);
 	json_free(root);
-	json_free(ask(&f, "/v1/models/fake-model", NULL, 200));
+	json_free(ask(&f, "/v1/models/fake/model", NULL, 200));
+	json_free(ask(&f, "/v1/models/fake%2Fmodel", NULL, 200));
+	json_free(ask(&f, "/v1/models/fake%2Fmode", NULL, 404));
+	json_free(ask(&f, "/v1/models/fake%2Fmodels", NULL, 404));
+	json_free(ask(&f, "/v1%2Fmodels", NULL, 404));
+	json_free(ask(&f, "/v1/models%00", NULL, 400));
 	json_free(ask(&f, "/v1/models/other", NULL, 404));
 	json_free(ask(&f, "/v1/completions", "{\"model\":\"other\",\"prompt\":\"a\"}", 200));
 	close_all(&f);

@@ -15,7 +15,7 @@ static bool is_ready(const void *self)
 
 static const char *model_name(const void *self)
 {
-	return "fake-model";
+	return "fake/model";
 }
 
 static int max_model_len(const void *self)
