@@ -321,6 +321,22 @@ static void characters_cut_by_tokens_arrive_whole(void **state)
 	assert_string_equal(text.data, "\uFFFD");
 	text_release(&text);
 	json_free(events);
+
+	/* In a chat, and with whole text before the cut. */
+	static const char chat[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"max_tokens\":3,\"stream\":true}";
+	static const struct {
+		const char *said, *expected;
+	} chats[] = {{"a\xF0\x9F", "a\uFFFD"}, {"\xE2\x82\xAC", "\u20AC"}};
+	for (size_t i = 0; i < sizeof(chats) / sizeof(chats[0]); i++) {
+		fake_backend_say(f.fake, chats[i].said);
+		events = stream(&f, "/v1/chat/completions", chat);
+		text = joined(events, 0, &finishes, &reason);
+		assert_string_equal(text.data, chats[i].expected);
+		assert_int_equal(finishes, 1);
+		assert_string_equal(reason, "length");
+		text_release(&text);
+		json_free(events);
+	}
 	close_all(&f);
 }
 

@@ -325,12 +325,36 @@ static void content_of_a_chat_never_becomes_control_tokens(void **state)
 	assert_int_equal(server_stop(&server, SIGTERM), 0);
 }
 
-static void client_that_leaves_frees_the_engine_at_once(void **state)
+/* Starts a request in the server's only slot, leaves it in the middle, and sees that the slot is free at once and good. */
+static void leave_and_come_again(const struct server_process *server, const char *leaving, const char *after, const char *expected)
 {
-	static const char *const settings[][3] = {{"--speculation", "off", NULL}, {"--speculation", "ngram", NULL}};
+	struct http_client client;
+	double cancelled = metric(server, "verdict_requests_total{finish=\"cancelled\"} ");
+
+	assert_true(http_client_open(&client, server->port, 0));
+	assert_true(http_client_request(&client, "POST", "/v1/completions", "", leaving, strlen(leaving)));
+	assert_true(metric_reaches(server, "verdict_running ", 1));
+	http_client_close(&client);
+	int64_t left_ns = clock_monotonic_ns();
+	assert_true(metric_reaches(server, "verdict_running ", 0));
+	assert_true(clock_monotonic_ns() - left_ns < 2000000000);
+	assert_true(metric(server, "verdict_requests_total{finish=\"cancelled\"} ") == cancelled + 1);
+	struct json *again = ask(server, "/v1/completions", after, 200);
+	assert_string_equal(text_of(again, 0), expected);
+	json_free(again);
+	assert_true(metric_reaches(server, "verdict_kv_blocks{state=\"used\"} ", 0));
+}
+
+static void client_that_leaves_frees_the_only_slot_at_once(void **state)
+{
+	static const char *const settings[][5] = {
+		{"--max-num-seqs", "1", "--speculation", "off", NULL},
+		{"--max-num-seqs", "1", "--speculation", "ngram", NULL},
+	};
 	static const char *const bodies[] = {
 		"{\"prompt\":\"one two one two\",\"max_tokens\":8000,\"ignore_eos\":true,\"temperature\":0}",
 		"{\"prompt\":\"one two one two\",\"max_tokens\":8000,\"ignore_eos\":true,\"temperature\":0,\"stream\":true}",
+		"{\"prompt\":\"one two one two\",\"max_tokens\":8000,\"ignore_eos\":true,\"seed\":4,\"stream\":true}",
 	};
 	static const char after[] = "{\"prompt\":\"one two one two\",\"max_tokens\":24,\"ignore_eos\":true,\"temperature\":0}";
 
@@ -338,20 +362,10 @@ static void client_that_leaves_frees_the_engine_at_once(void **state)
 		struct server_process server;
 		server_start(&server, model_path, NULL, settings[s], true);
 		struct json *before = ask(&server, "/v1/completions", after, 200);
-		for (size_t b = 0; b < 2; b++) {
-			struct http_client client;
-			assert_true(http_client_open(&client, server.port, 0));
-			assert_true(http_client_request(&client, "POST", "/v1/completions", "", bodies[b], strlen(bodies[b])));
-			assert_true(metric_reaches(&server, "verdict_running ", 1));
-			http_client_close(&client);
-			int64_t left_ns = clock_monotonic_ns();
-			assert_true(metric_reaches(&server, "verdict_running ", 0));
-			assert_true(clock_monotonic_ns() - left_ns < 2000000000);
-			assert_true(metric(&server, "verdict_requests_total{finish=\"cancelled\"} ") == (double)(b + 1));
-			struct json *again = ask(&server, "/v1/completions", after, 200);
-			assert_string_equal(text_of(again, 0), text_of(before, 0));
-			json_free(again);
-		}
+		char *expected = mem_strdup(text_of(before, 0));
+		for (size_t round = 0; round < 6; round++)
+			leave_and_come_again(&server, bodies[round % 3], after, expected);
+		mem_free(expected);
 		json_free(before);
 		assert_int_equal(server_stop(&server, SIGTERM), 0);
 	}
@@ -360,16 +374,19 @@ static void client_that_leaves_frees_the_engine_at_once(void **state)
 static void queued_client_that_leaves_does_not_disturb_the_running_one(void **state)
 {
 	static const char body[] = "{\"prompt\":\"one two\",\"max_tokens\":3000,\"ignore_eos\":true,\"temperature\":0}";
+	static const char other[] = "{\"prompt\":\"three four\",\"max_tokens\":3000,\"ignore_eos\":true,\"stream\":true}";
 	struct server_process server;
 	struct http_client running, queued;
 	struct http_client_reply reply;
+	struct json *root = NULL;
 
 	server_start(&server, model_path, NULL, ARGUMENTS("--max-num-seqs", "1", "--queue-max", "1"), true);
+	struct json *alone = ask(&server, "/v1/completions", body, 200);
 	assert_true(http_client_open(&running, server.port, 0));
 	assert_true(http_client_request(&running, "POST", "/v1/completions", "", body, strlen(body)));
 	assert_true(metric_reaches(&server, "verdict_running ", 1));
 	assert_true(http_client_open(&queued, server.port, 0));
-	assert_true(http_client_request(&queued, "POST", "/v1/completions", "", body, strlen(body)));
+	assert_true(http_client_request(&queued, "POST", "/v1/completions", "", other, strlen(other)));
 	assert_true(metric_reaches(&server, "verdict_waiting ", 1));
 	/* A third finds the queue full. */
 	struct json *full = ask(&server, "/v1/completions", body, 429);
@@ -379,7 +396,11 @@ static void queued_client_that_leaves_does_not_disturb_the_running_one(void **st
 	assert_true(metric_reaches(&server, "verdict_waiting ", 0));
 	assert_true(http_client_read(&running, &reply));
 	assert_int_equal(reply.status, 200);
-	assert_non_null(strstr(reply.body.data, "\"completion_tokens\":3000"));
+	assert_int_equal(json_parse(reply.body.data, reply.body.len, "reply", &root, NULL), STATUS_OK);
+	assert_int_equal(json_int(json_get(json_get(root, "usage"), "completion_tokens"), 0), 3000);
+	assert_string_equal(text_of(root, 0), text_of(alone, 0));
+	json_free(root);
+	json_free(alone);
 	http_client_reply_release(&reply);
 	http_client_close(&running);
 	assert_int_equal(server_stop(&server, SIGTERM), 0);
@@ -455,7 +476,7 @@ int main(void)
 		cmocka_unit_test(text_and_its_ids_are_the_same_prompt),
 		cmocka_unit_test(choices_of_one_request_are_those_of_their_seeds),
 		cmocka_unit_test(content_of_a_chat_never_becomes_control_tokens),
-		cmocka_unit_test(client_that_leaves_frees_the_engine_at_once),
+		cmocka_unit_test(client_that_leaves_frees_the_only_slot_at_once),
 		cmocka_unit_test(queued_client_that_leaves_does_not_disturb_the_running_one),
 		cmocka_unit_test(longest_requests_work_and_longer_ones_are_refused_at_once),
 		cmocka_unit_test(running_requests_are_answered_when_the_server_stops),
