@@ -71,15 +71,89 @@ static void append_words(struct text *out, const struct string_vector *words)
 	}
 }
 
+/* "8 in flight", "Poisson arrivals at 4/s, at most 16 in flight". */
+static void append_load(struct text *out, const struct workload *workload)
+{
+	const struct schedule *schedule = &workload->schedule;
+	char from[32], to[32], shape[32];
+	text_format_double(from, schedule->rate);
+	text_format_double(to, schedule->rate_end);
+	text_format_double(shape, schedule->burstiness);
+	if (schedule->kind == SCHEDULE_CLOSED) {
+		text_printf(out, "%d in flight", workload->concurrency);
+		return;
+	}
+	if (schedule->kind == SCHEDULE_AT_ONCE)
+		text_append_str(out, "all due at once");
+	else if (schedule->kind == SCHEDULE_TRACE)
+		text_printf(out, "arrivals of %s at %g times their speed over %.0f s", workload->path, schedule->speed,
+			workload_arrival_seconds(workload));
+	else if (schedule->kind == SCHEDULE_CONSTANT)
+		text_printf(out, "constant arrivals at %s", from);
+	else if (schedule->burstiness == 1)
+		text_printf(out, "Poisson arrivals at %s", from);
+	else
+		text_printf(out, "gamma arrivals (burstiness %s) at %s", shape, from);
+	if (schedule->kind == SCHEDULE_CONSTANT || schedule->kind == SCHEDULE_GAMMA)
+		text_printf(out, "%s%s requests/s", schedule->rate == schedule->rate_end ? "" : " rising or falling to ",
+			schedule->rate == schedule->rate_end ? "" : to);
+	if (workload->concurrency)
+		text_printf(out, ", at most %d in flight", workload->concurrency);
+}
+
+/* A length, or the range that jitter makes of it. */
+static void append_length(struct text *out, int length, double jitter)
+{
+	int reach = (int)(length * jitter), low = length - reach > 1 ? length - reach : 1;
+	if (reach)
+		text_printf(out, "%d to %d", low, length + reach);
+	else
+		text_printf(out, "%d", length);
+}
+
+static void append_prompts(struct text *out, const struct workload *workload)
+{
+	if (workload->dataset == DATASET_SHARED_PREFIX)
+		text_printf(
+			out, "prompts of %d groups, each sharing %d random tokens before ", workload->groups, workload->prefix_len);
+	else if (workload->dataset == DATASET_RANDOM_IDS)
+		text_append_str(out, "prompts of ");
+	if (workload->dataset == DATASET_TRACE) {
+		text_append_str(out, "prompts and answers as long as the trace says");
+	} else if (workload->prompts.count) {
+		text_printf(out, "%zu prompts", workload->prompts.count);
+	} else {
+		append_length(out, workload->input_len, workload->jitter);
+		text_append_str(out, workload->dataset == DATASET_SHARED_PREFIX ? " of their own" : " random tokens");
+	}
+}
+
+static void append_goodput(struct text *out, const struct goodput_limits *limits)
+{
+	const struct {
+		const char *name;
+		double ms;
+	} all[] = {{"TTFT", limits->ttft_ms}, {"TPOT", limits->tpot_ms}, {"E2E", limits->e2e_ms}};
+	const char *before = ", good within ";
+	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+		if (all[i].ms <= 0)
+			continue;
+		text_printf(out, "%s%s %g ms", before, all[i].name, all[i].ms);
+		before = " and ";
+	}
+}
+
 static void append_workload(struct text *out, const struct experiment *experiment, const struct workload *workload)
 {
-	text_printf(out, "  %s: %s, %d in flight, %d requests of at most %d tokens, %d measured run%s a launch", workload->name,
-		workload->endpoint, workload->concurrency, workload->requests, workload->output_len,
-		experiment->protocol.runs_per_launch, experiment->protocol.runs_per_launch == 1 ? "" : "s");
-	if (workload->dataset == DATASET_RANDOM_IDS)
-		text_printf(out, ", prompts of %d random tokens\n", workload->input_len);
-	else
-		text_printf(out, ", %zu prompts\n", workload->prompts.count);
+	int runs = experiment->protocol.runs_per_launch;
+	text_printf(out, "  %s: %s, ", workload->name, workload->endpoint);
+	append_load(out, workload);
+	text_printf(out, ", %d requests of at most ", workload->requests);
+	append_length(out, workload->output_len, workload->jitter);
+	text_printf(out, " tokens, %d measured run%s a launch, ", runs, runs == 1 ? "" : "s");
+	append_prompts(out, workload);
+	append_goodput(out, &workload->goodput);
+	text_append_char(out, '\n');
 }
 
 static void append_order(struct text *out, const struct experiment *experiment)
@@ -169,6 +243,8 @@ static enum status print_json(const struct plan_command *command, struct err *er
 	for (int i = 0; i < experiment->n_workloads; i++) {
 		struct json *workload = workload_json(&experiment->workloads[i]);
 		json_set(workload, "name", json_new_string(experiment->workloads[i].name));
+		json_set(workload, "dataset", json_new_string(dataset_name(experiment->workloads[i].dataset)));
+		json_set(workload, "arrival_seconds", json_new_number(workload_arrival_seconds(&experiment->workloads[i])));
 		json_append(workloads, workload);
 	}
 	for (size_t i = 0; i < experiment->notices.count; i++)

@@ -19,6 +19,9 @@ bool conditions_void(const struct run_conditions *conditions, const struct guard
 	else if (long_enough && conditions->client_cpu_frac > guards->client_cpu_frac_max)
 		snprintf(reason, 128, "void: the client itself took %.0f %% of a core (limit %.0f %%)",
 			conditions->client_cpu_frac * 100, guards->client_cpu_frac_max * 100);
+	else if (conditions->client_late_ms > guards->client_late_ms_max)
+		snprintf(reason, 128, "void: the client sent requests %.0f ms after they were due (limit %.0f ms)",
+			conditions->client_late_ms, guards->client_late_ms_max);
 	return reason[0] != '\0';
 }
 
@@ -33,6 +36,8 @@ struct json *conditions_json(const struct run_conditions *conditions)
 	struct json *object = json_new_object();
 	json_set(object, "samples", json_new_integer(conditions->samples));
 	set_known(object, "client_cpu_frac", conditions->client_cpu_frac);
+	if (conditions->client_late_ms > 0)
+		set_known(object, "client_late_ms", conditions->client_late_ms);
 	set_known(object, "engine_cpu_frac", conditions->engine_cpu_frac);
 	set_known(object, "foreign_cpu_frac", conditions->foreign_cpu_frac);
 	set_known(object, "steal_cpu_frac", conditions->steal_cpu_frac);

@@ -15,43 +15,21 @@
 #define RACE_BLOCKS 8 /* of a race that does not say: with looks after 3 and 5 */
 #define SEARCH_CONFIRM_BLOCKS 3 /* of a search that does not say: its winner is the best of many */
 
-/* Metric names as verdict rows show them, and the spelling with the percentile in the middle that other tools use. */
-static const struct metric_name {
-	const char *name, *other;
-	bool higher_is_better;
-} metric_names[] = {
-	{"output_tps", NULL, true},
-	{"steady_tps", NULL, true},
-	{"request_tps_mean", NULL, true},
-	{"ttft_ms_p50", "ttft_p50_ms", false},
-	{"ttft_ms_p90", "ttft_p90_ms", false},
-	{"tpot_ms_p50", "tpot_p50_ms", false},
-	{"tpot_ms_p90", "tpot_p90_ms", false},
-	{"itl_ms_p50", "itl_p50_ms", false},
-	{"itl_ms_p99", "itl_p99_ms", false},
-	{"e2e_ms_p50", "e2e_p50_ms", false},
-	{"e2e_ms_p90", "e2e_p90_ms", false},
-	{"tokens_per_joule", NULL, true},
-};
-
-static const struct metric_name *read_metric(const struct place *object, const struct metric_name *fallback)
+static const struct metric_spec *read_metric(const struct place *object, const struct metric_spec *fallback)
 {
 	struct place place = place_get(object, "metric");
 	const char *name = place_text(object, "metric", NULL);
-	if (!name)
-		return fallback;
+	const struct metric_spec *found = metric_by_name(name);
+	if (!name || (found && found->decides))
+		return name ? found : fallback;
 	struct text known = {0};
-	const struct metric_name *found = NULL;
-	for (size_t i = 0; i < sizeof metric_names / sizeof metric_names[0]; i++) {
-		const struct metric_name *metric = &metric_names[i];
-		if (text_equal(metric->name, name) || text_equal(metric->other, name))
-			found = metric;
-		text_printf(&known, "%s%s", i ? ", " : "", metric->name);
-	}
-	if (!found)
-		place_fail(&place, false, "unknown metric '%s'; there are %s", name, text_str(&known));
+	for (size_t i = 0; i < metric_specs_count; i++)
+		if (metric_specs[i].decides)
+			text_printf(&known, "%s%s", known.len ? ", " : "", metric_specs[i].name);
+	place_fail(&place, false, "%s '%s'; there are %s", found ? "nothing can be judged by" : "unknown metric", name,
+		text_str(&known));
 	text_release(&known);
-	return found ? found : fallback;
+	return fallback;
 }
 
 /* Asked before the matrix is read, because defaults depend on it. */
@@ -139,6 +117,7 @@ static void read_guards(struct guards *guards, const struct place *root)
 	guards->foreign_cpu_frac_max = place_number(&place, "foreign_cpu_frac_max", 0, 1, 1);
 	guards->throttle_frac_max = place_number(&place, "throttle_frac_max", 0, 1, 0.2);
 	guards->client_cpu_frac_max = place_number(&place, "client_cpu_frac_max", 0, 1, 0.8);
+	guards->client_late_ms_max = place_number(&place, "client_late_ms_max", 0.1, 1e6, 50);
 	struct place fingerprint = place_get(&place, "greedy_fingerprint");
 	place_section(&fingerprint, SECTION_FINGERPRINT);
 	guards->fingerprint_prompts = (int)place_integer(&fingerprint, "prompts", 0, 64, 4);
@@ -154,7 +133,7 @@ static void read_rules(struct verdict_rules *rules, const struct place *root)
 	place_section(&place, SECTION_VERDICT);
 	struct place primary = place_get(&place, "primary"), limits = place_get(&place, "constraints");
 	place_section(&primary, SECTION_PRIMARY);
-	const struct metric_name *metric = read_metric(&primary, &metric_names[0]);
+	const struct metric_spec *metric = read_metric(&primary, &metric_specs[0]);
 	rules->metric = metric->name;
 	rules->higher_is_better = place_choice(&primary, "better", betters, metric->higher_is_better ? 0 : 1) == 0;
 	rules->min_effect_pct = place_number(&primary, "min_effect_pct", 0.01, 50, 2);
@@ -175,7 +154,7 @@ static void read_rules(struct verdict_rules *rules, const struct place *root)
 		if (!place_section(&item, SECTION_LIMIT) || !json_get(item.value, "metric") ||
 			!json_get(item.value, "max_regress_pct"))
 			place_fail(&item, false, "must be an object with metric and max_regress_pct");
-		metric = read_metric(&item, &metric_names[0]);
+		metric = read_metric(&item, &metric_specs[0]);
 		rules->limits[rules->n_limits++] = (struct metric_limit){
 			metric->name, metric->higher_is_better, place_number(&item, "max_regress_pct", 0, 1000, 10)};
 	}

@@ -10,6 +10,9 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "harness/schedule.h"
+#include "harness/metric.h"
+#include "harness/prompt_file.h"
 
 #define EXPERIMENT_ARMS_MAX 256
 #define EXPERIMENT_KNOBS_MAX 32
@@ -60,20 +63,34 @@ struct arm {
 };
 
 enum cache_policy { CACHE_COLD, CACHE_WARM };
-enum dataset_kind { DATASET_RANDOM_IDS, DATASET_JSONL, DATASET_TEXT /* inline list of prompts */ };
+enum dataset_kind {
+	DATASET_RANDOM_IDS,
+	DATASET_JSONL,
+	DATASET_TEXT, /* inline list of prompts */
+	DATASET_SHARED_PREFIX, /* random ids; requests of a group begin alike */
+	DATASET_TRACE /* random ids; lengths, times and shared blocks from a file */
+};
+const char *dataset_name(enum dataset_kind kind); /* as experiment files spell it */
 
 struct workload {
 	const char *name;
 	const char *endpoint; /* "/v1/completions" or "/v1/chat/completions" */
-	int concurrency, requests; /* closed loop: requests per run, that many in flight */
+	struct schedule schedule;
+	int concurrency; /* requests in flight at most; 0: no limit, in open loops alone */
+	int requests; /* per run */
 	enum dataset_kind dataset;
-	const char *path; /* DATASET_JSONL, relative paths resolved against the experiment file */
-	struct string_list prompts; /* DATASET_TEXT, and the loaded lines of DATASET_JSONL */
+	const char *path; /* of a file of prompts or a trace, resolved against the experiment file */
+	struct prompt_list prompts; /* DATASET_TEXT and DATASET_JSONL */
+	struct trace trace; /* DATASET_TRACE */
+	int block_tokens; /* of a trace: tokens for each of its hash_ids */
+	int groups, prefix_len; /* DATASET_SHARED_PREFIX; input_len counts the tokens after the prefix */
 	int input_len, output_len; /* tokens; input_len for random ids */
+	double jitter; /* lengths vary by this share either way */
 	uint64_t seed;
 	double temperature;
 	bool ignore_eos;
 	enum cache_policy cache;
+	struct goodput_limits goodput;
 	const bool *applies; /* by arm index: whether that arm runs this workload (baseline and twin always do) */
 	char hash[65]; /* SHA-256 of the canonical workload, prompts included */
 };
@@ -102,13 +119,13 @@ struct guards {
 	bool output_len_exact;
 	double cached_prompt_frac_max; /* below 0: not said; the dataset decides */
 	bool foreign_process_voids; /* other processes that compute on the engine's GPUs */
-	double foreign_cpu_frac_max, throttle_frac_max, client_cpu_frac_max; /* more voids a run: see conditions_void */
+	double foreign_cpu_frac_max, throttle_frac_max, client_cpu_frac_max, client_late_ms_max; /* more voids a run: see conditions_void */
 	int fingerprint_prompts;
 	int fingerprint_tokens; /* asked of the first prompt; 0: as many as the longest answer that is measured */
 	double fingerprint_min_match_frac; /* greedy output against the baseline's */
 };
 
-/* A metric that a winner may not make worse by max_regress_pct or more. Metric names are those of run_metric_by_name. */
+/* A metric that a winner may not make worse by max_regress_pct or more. Metric names are those of metric.h. */
 struct metric_limit {
 	const char *metric;
 	bool higher_is_better;
@@ -194,5 +211,14 @@ enum status experiment_extend(struct experiment *experiment, int from_blocks, in
 
 /* Everything that makes two loads the same load, prompts included; workload->hash is its hash. Caller frees. */
 struct json *workload_json(const struct workload *workload);
+
+/* Requests in flight at most, where an open loop sets no limit of its own too. */
+int workload_slots(const struct workload *workload);
+
+/* Seconds over which the requests of a run arrive; 0 in closed loops and when all come at once. */
+double workload_arrival_seconds(const struct workload *workload);
+
+/* Whether the load alone tells what a metric needs (flags of metric.h); what an engine must do is not asked. */
+bool workload_gives(const struct workload *workload, unsigned needs);
 
 #endif

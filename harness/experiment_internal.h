@@ -40,7 +40,11 @@ bool experiment_arm_matches(const struct arm *arm, const struct json *assignment
 /* Complains about the keys of a partial assignment that are no knobs of this experiment; skip may be NULL. */
 void experiment_check_assignment(const struct experiment *experiment, const struct place *assignment, const char *skip);
 
-/* Reads "workloads" (one default chat workload when absent). Needs the arms. Reads JSONL files relative to the source's folder. */
+/* Reads "dataset" and "sampling" of a workload: prompts or how they are made, lengths, endpoint. recorded: the workload's row in a
+ * record, whose prompts stand for those of files; NULL: files are read, relative to the source's folder. */
+void experiment_read_dataset(struct workload *workload, const struct json *recorded, const struct place *place);
+
+/* Reads "workloads" (one default chat workload when absent). Needs the arms and the rules. */
 void experiment_read_workloads(struct experiment *experiment, const struct place *root);
 
 /* Shortens the loads and the protocol as --quick promises. Call before hashes are taken. */

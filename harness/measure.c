@@ -21,6 +21,7 @@
 #define GAP_S_MAX 1.0 /* guess: no scheduler leaves a process out that long unless the machine or a person stopped it */
 #define FINGERPRINT_TIMEOUT_S 120.0
 #define CACHED_RANDOM_FRAC_MAX 0.01 /* guess: a first token that all prompts share, and rounding */
+#define WARMUP_SLOTS_MAX 8 /* of an open loop without a limit: guess, enough for a batch to form */
 #define MEMORY_POLL_NS 100000000
 #define END_OF_ENGINE_S 1.0 /* guess: a process that has closed its sockets is reaped within this */
 
@@ -254,8 +255,8 @@ static void check_completed(struct measuring *measuring, const struct run_result
 /* A fast answer of the wrong length is no speed. */
 static void check_lengths(struct measuring *measuring, const struct workload *workload, const struct run_result *run)
 {
+	const struct request_result *first = NULL;
 	size_t uncounted = 0, wrong = 0;
-	int got = 0;
 	for (size_t i = 0; i < run->n_requests; i++) {
 		const struct request_result *request = &run->requests[i];
 		if (!request->ok)
@@ -264,7 +265,7 @@ static void check_lengths(struct measuring *measuring, const struct workload *wo
 		/* A model that may stop early is allowed a short answer, never a long one. */
 		bool is_wrong =
 			(request->flags & REQUEST_LONG_OUTPUT) || (workload->ignore_eos && (request->flags & REQUEST_SHORT_OUTPUT));
-		got = is_wrong && !wrong ? request->completion_tokens : got;
+		first = is_wrong && !first ? request : first;
 		wrong += is_wrong;
 	}
 	if (uncounted)
@@ -272,7 +273,7 @@ static void check_lengths(struct measuring *measuring, const struct workload *wo
 			uncounted, run->n_requests);
 	else if (wrong && measuring->experiment->guards.output_len_exact)
 		measuring_fail(measuring, FAILURE_GUARD, "guard: %zu of %zu answers have the wrong length: %d tokens instead of %d",
-			wrong, run->n_requests, got, workload->output_len);
+			wrong, run->n_requests, first->completion_tokens, first->asked_tokens);
 }
 
 /* Prompts of random tokens share nothing, so whatever comes from a cache is a repeated prompt. Texts may share a template. */
@@ -281,7 +282,7 @@ static double cached_limit(const struct experiment *experiment, const struct wor
 	double limit = experiment->guards.cached_prompt_frac_max;
 	if (limit >= 0)
 		return limit;
-	return workload->dataset == DATASET_RANDOM_IDS ? CACHED_RANDOM_FRAC_MAX : 1;
+	return workload->dataset == DATASET_RANDOM_IDS ? CACHED_RANDOM_FRAC_MAX : 1; /* groups and traces are made to share */
 }
 
 static void check_run(struct measuring *measuring, const struct workload *workload, const struct run_result *run)
@@ -289,7 +290,7 @@ static void check_run(struct measuring *measuring, const struct workload *worklo
 	struct run_metrics metrics;
 	check_completed(measuring, run);
 	check_lengths(measuring, workload, run);
-	run_metrics_compute(run, workload->concurrency, &metrics);
+	run_metrics_compute(run, workload_slots(workload), &metrics);
 	double limit = cached_limit(measuring->experiment, workload);
 	if (workload->cache == CACHE_COLD && metrics.cached_frac > limit)
 		measuring_fail(measuring, FAILURE_GUARD,
@@ -320,6 +321,13 @@ static struct run_result *add_run(struct launch_result *result, int workload, in
 	return run;
 }
 
+/* Warm-up is a closed loop, whatever the load is. */
+static int warmup_slots(const struct workload *workload)
+{
+	int slots = workload_slots(workload);
+	return workload->concurrency || slots < WARMUP_SLOTS_MAX ? slots : WARMUP_SLOTS_MAX;
+}
+
 static enum status run_once(struct measuring *measuring, int workload_index, int index, bool warmup, struct err *err)
 {
 	const struct experiment *experiment = measuring->experiment;
@@ -327,7 +335,7 @@ static enum status run_once(struct measuring *measuring, int workload_index, int
 	const struct protocol *protocol = &experiment->protocol;
 	struct request_bodies bodies = {0};
 	struct request_style style = measuring_style(measuring);
-	int requests = warmup ? protocol->warmup_requests * workload->concurrency : workload->requests;
+	int requests = warmup ? protocol->warmup_requests * warmup_slots(workload) : workload->requests;
 	workload_build_run(workload, warmup ? WORKLOAD_WARMUP_RUN + index : index, requests, protocol->runs_per_launch, &style,
 		measuring->vocabulary, &bodies);
 	if (workload->cache == CACHE_COLD)
@@ -338,8 +346,11 @@ static enum status run_once(struct measuring *measuring, int workload_index, int
 	struct client_report report_of_run = {0};
 	struct sampler *sampler = sampler_start(
 		measuring->measure->probe, measuring->session, measuring->launch ? launch_guard_pid(measuring->launch) : 0);
-	enum status status = send_bodies(
-		measuring, workload->endpoint, &bodies, workload->concurrency, protocol->run_timeout_s, run, &report_of_run, err);
+	enum status status = send_bodies(measuring, workload->endpoint, &bodies,
+		warmup ? warmup_slots(workload) : workload_slots(workload), protocol->run_timeout_s, run, &report_of_run, err);
+	run->goodput = workload->goodput;
+	for (size_t i = 0; i < run->n_requests; i++)
+		run->requests[i].asked_tokens = bodies.items[i].expected_tokens;
 	sampler_stop(sampler, &run->conditions);
 	run->conditions.client_cpu_frac = report_of_run.cpu_frac;
 	run->counted = counts && !status && !measuring_failed(measuring) && measuring_read_counters(measuring, &after);
@@ -375,7 +386,7 @@ static enum status run_workload(struct measuring *measuring, int workload_index,
 			break;
 		struct run_metrics metrics;
 		run_metrics_compute(&measuring->result->runs[measuring->result->n_runs - 1],
-			experiment->workloads[workload_index].concurrency, &metrics);
+			workload_slots(&experiment->workloads[workload_index]), &metrics);
 		report(measuring, workload_index, *done, total, metrics.output_tps);
 	}
 	return status;

@@ -1,6 +1,8 @@
 /* Random order of launches inside each block, and what the whole plan costs in time. */
 #include "harness/plan.h"
 
+#include <math.h>
+
 #include "base/random.h"
 
 /* Fisher-Yates keyed by (seed, block): the same on every machine and after every resume. */
@@ -59,8 +61,13 @@ double plan_launch_seconds(const struct experiment *experiment, int arm, double 
 		const struct workload *workload = &experiment->workloads[i];
 		if (!workload->applies[arm])
 			continue;
-		double rounds = (double)workload->requests / workload->concurrency * experiment->protocol.runs_per_launch;
-		seconds += (rounds + experiment->protocol.warmup_requests) * workload->output_len / tokens_per_s;
+		double rounds = (double)workload->requests / workload_slots(workload),
+		       answer_s = workload->output_len / tokens_per_s;
+		/* The last request of an open loop comes when it comes. */
+		double run_s = workload->schedule.kind == SCHEDULE_CLOSED
+			? rounds * answer_s
+			: fmax(rounds * answer_s, workload_arrival_seconds(workload) + answer_s);
+		seconds += run_s * experiment->protocol.runs_per_launch + experiment->protocol.warmup_requests * answer_s;
 	}
 	return seconds;
 }

@@ -149,6 +149,7 @@ void progress_step(struct progress *progress, const struct measure_progress *ste
 /* Geometric mean of the primary metric over the measured runs of the first workload that has any. */
 static double launch_metric(const struct experiment *experiment, const struct launch_result *launch)
 {
+	const struct metric_spec *spec = metric_by_name(experiment->rules.metric);
 	double sum = 0;
 	int count = 0, workload = -1;
 	for (size_t i = 0; i < launch->n_runs; i++) {
@@ -156,9 +157,10 @@ static double launch_metric(const struct experiment *experiment, const struct la
 		if (run->warmup || (workload >= 0 && run->workload != workload))
 			continue;
 		struct run_metrics metrics;
-		run_metrics_compute(run, experiment->workloads[run->workload].concurrency, &metrics);
+		run_metrics_compute(run, workload_slots(&experiment->workloads[run->workload]), &metrics);
 		workload = run->workload;
-		sum += log(run_metric_by_name(&metrics, experiment->rules.metric));
+		sum += metric_log(spec, run_metric_by_name(&metrics, spec->name), (double)run->n_requests,
+			(double)(run->end_ns - run->begin_ns) / 1e9);
 		count++;
 	}
 	return count ? exp(sum / count) : NAN;

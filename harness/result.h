@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "base/json.h"
+#include "harness/metric.h"
 
 enum failure {
 	FAILURE_NONE,
@@ -45,6 +46,8 @@ struct request_result {
 	char *text; /* joined output; may hold NULs as U+FFFD */
 	char finish_reason[24];
 	int prompt_tokens, completion_tokens, cached_tokens, drafted, accepted;
+	int asked_tokens; /* max_tokens of the request; 0 or -1 unknown */
+	int64_t due_ns; /* when an open loop wanted it sent; 0: in a closed loop */
 	int64_t sent_ns, first_token_ns, last_token_ns, end_ns;
 	int64_t *token_times_ns; /* arrival of each event that carried output */
 	int *token_counts; /* tokens known to have arrived by then when usage is continuous, else 0 */
@@ -56,6 +59,7 @@ struct request_result {
 struct run_conditions {
 	int samples;
 	double seconds;
+	double client_late_ms; /* see client_report; 0 in closed loops */
 	double client_cpu_frac, engine_cpu_frac, foreign_cpu_frac, steal_cpu_frac;
 	double throttle_frac; /* of the intervals between samples */
 	double cpu_mhz, cpu_celsius_max;
@@ -80,6 +84,7 @@ struct run_result {
 	struct request_result *requests;
 	size_t n_requests;
 	int64_t begin_ns, end_ns;
+	struct goodput_limits goodput; /* of its workload */
 	struct run_conditions conditions;
 	bool counted; /* counters were read */
 	struct run_counters counters;
@@ -114,23 +119,5 @@ double request_e2e_ms(const struct request_result *request);
 void request_result_release(struct request_result *request);
 void run_result_release(struct run_result *run);
 void launch_result_release(struct launch_result *launch);
-
-/* Metrics of one run, NaN where undefined; source for names: vLLM and SGLang benchmark JSON. Pure. */
-struct run_metrics {
-	double output_tps; /* completed output tokens / (last token - first send), failed requests excluded */
-	double steady_tps; /* over the window in which every slot was busy */
-	double request_tps_mean;
-	double ttft_ms_p50, ttft_ms_p90, tpot_ms_p50, tpot_ms_p90, itl_ms_p50, itl_ms_p99, e2e_ms_p50, e2e_ms_p90;
-	double completed_frac; /* good requests of all */
-	double cached_frac; /* cached prompt tokens of all prompt tokens, over requests that tell both */
-	double accept_frac; /* accepted draft tokens of all drafted, over requests that tell both */
-	double tokens_per_joule; /* output tokens, where the conditions tell the energy */
-	int64_t prompt_tokens, output_tokens;
-};
-/* output_tps divides by the time from the first send to the last token of a good request, so it needs two different times;
- * steady_tps by the time in which min(concurrency, requests) good requests were between their first and last token. Tokens of an
- * event are those that continuous usage tells, else the request's count spread evenly over its events. */
-void run_metrics_compute(const struct run_result *run, int concurrency, struct run_metrics *out);
-double run_metric_by_name(const struct run_metrics *metrics, const char *name); /* NaN for unknown names */
 
 #endif

@@ -138,18 +138,31 @@ static int compare_doubles(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-double stats_quantile(const double *values, size_t n, double fraction)
+void stats_sort(double *values, size_t n)
+{
+	if (n)
+		qsort(values, n, sizeof *values, compare_doubles);
+}
+
+double stats_quantile_sorted(const double *values, size_t n, double fraction)
 {
 	if (!n || !(fraction >= 0 && fraction <= 1))
 		return NAN;
-	double *sorted = mem_calloc(n, sizeof *sorted);
-	memcpy(sorted, values, n * sizeof *sorted);
-	qsort(sorted, n, sizeof *sorted, compare_doubles);
 	double rank = fraction * (double)(n - 1);
 	size_t below = (size_t)rank;
-	double result = sorted[below];
+	double result = values[below];
 	if (below + 1 < n)
-		result += (rank - (double)below) * (sorted[below + 1] - sorted[below]);
+		result += (rank - (double)below) * (values[below + 1] - values[below]);
+	return result;
+}
+
+double stats_quantile(const double *values, size_t n, double fraction)
+{
+	double *sorted = mem_calloc(n + 1, sizeof *sorted);
+	if (n)
+		memcpy(sorted, values, n * sizeof *sorted);
+	stats_sort(sorted, n);
+	double result = stats_quantile_sorted(sorted, n, fraction);
 	mem_free(sorted);
 	return result;
 }

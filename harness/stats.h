@@ -20,8 +20,10 @@ double stats_student_two_sided_p(double t, double df); /* P(|T| >= |t|), accurat
 double stats_student_quantile(double p, double df);
 
 /* Percentile by linear interpolation between order statistics (type 7, as numpy). fraction in [0, 1]. NaN when n is 0.
- * Does not change values. */
+ * Does not change values. stats_quantile_sorted is told that they rise. */
 double stats_quantile(const double *values, size_t n, double fraction);
+double stats_quantile_sorted(const double *values, size_t n, double fraction);
+void stats_sort(double *values, size_t n); /* rising */
 
 /* Holm's step-down adjustment. family is the number of hypotheses counted, at least n: those that were never tested count
  * as not rejected (p = 1). NaN entries of p stay NaN. adjusted may be p. (Holm, Scand. J. Statist. 1979.) */

@@ -225,11 +225,12 @@ enum status store_confirmation(
 
 /* --- reading back --------------------------------------------------------------------------------------------------- */
 
-/* "SELECT workload, voided, METRIC, LIMIT… FROM run": metric names come from the parser's fixed table, never from outside. */
+/* "SELECT workload, voided, seconds, METRIC, LIMIT… FROM run": metric names come from the parser's fixed table, never from outside.
+ */
 static enum status prepare_runs(struct store *store, const struct verdict_rules *rules, struct sql_statement **out, struct err *err)
 {
 	struct text text = {0};
-	text_printf(&text, "SELECT workload, voided, %s", rules->metric);
+	text_printf(&text, "SELECT workload, voided, duration_ns / 1e9, %s", rules->metric);
 	for (int i = 0; i < rules->n_limits; i++)
 		text_printf(&text, ", %s", rules->limits[i].metric);
 	text_append_str(&text, " FROM run WHERE launch_id = ? AND warmup = 0");
@@ -244,10 +245,10 @@ struct log_means {
 	int count[EXPERIMENT_WORKLOADS_MAX];
 };
 
-static void add_log(struct log_means *means, int64_t workload, double value)
+static void add_log(struct log_means *means, int64_t workload, double log_value)
 {
-	if (isfinite(value) && value > 0) {
-		means->sum[workload] += log(value);
+	if (isfinite(log_value)) {
+		means->sum[workload] += log_value;
 		means->count[workload]++;
 	}
 }
@@ -258,9 +259,10 @@ static void take_means(const struct log_means *means, double out[EXPERIMENT_WORK
 		out[i] = means->count[i] ? means->sum[i] / means->count[i] : NAN;
 }
 
-static enum status load_runs(struct sql_statement *runs, int64_t launch_id, const struct verdict_rules *rules, bool dirty,
+static enum status load_runs(struct sql_statement *runs, int64_t launch_id, const struct experiment *experiment, bool dirty,
 	struct launch_cell *cell, struct err *err)
 {
+	const struct verdict_rules *rules = &experiment->rules;
 	struct log_means *means = mem_calloc(1 + EXPERIMENT_LIMITS_MAX, sizeof *means);
 	int measured = 0, voided = 0;
 	bool row = true;
@@ -269,15 +271,19 @@ static enum status load_runs(struct sql_statement *runs, int64_t launch_id, cons
 	while (row && !status) {
 		status = sql_step(runs, &row, err);
 		int64_t workload = row ? sql_int(runs, 0) : -1;
-		if (status || workload < 0 || workload >= EXPERIMENT_WORKLOADS_MAX)
+		if (status || workload < 0 || workload >= experiment->n_workloads)
 			continue;
 		measured++;
 		if (sql_int(runs, 1)) {
 			voided++;
 			continue;
 		}
-		for (int i = 0; i <= rules->n_limits; i++)
-			add_log(&means[i], workload, sql_real(runs, 2 + i));
+		for (int i = 0; i <= rules->n_limits; i++) {
+			const char *name = i ? rules->limits[i - 1].metric : rules->metric;
+			add_log(&means[i], workload,
+				metric_log(metric_by_name(name), sql_real(runs, 3 + i), experiment->workloads[workload].requests,
+					sql_real(runs, 2)));
+		}
 	}
 	take_means(&means[0], cell->log_metric);
 	for (int i = 0; i < EXPERIMENT_LIMITS_MAX; i++)
@@ -298,7 +304,7 @@ static void read_cell(struct sql_statement *launches, struct launch_cell *cell)
 	cell->fingerprint = sql_is_null(launches, 7) ? NULL : mem_strdup(sql_text(launches, 7));
 }
 
-static enum status load_each(struct sql_statement *launches, struct sql_statement *runs, const struct verdict_rules *rules,
+static enum status load_each(struct sql_statement *launches, struct sql_statement *runs, const struct experiment *experiment,
 	struct launch_cells *out, struct err *err)
 {
 	size_t capacity = 0;
@@ -314,7 +320,7 @@ static enum status load_each(struct sql_statement *launches, struct sql_statemen
 		}
 		struct launch_cell *cell = &out->items[out->count++];
 		read_cell(launches, cell);
-		status = load_runs(runs, sql_int(launches, 0), rules, sql_int(launches, 6) != 0, cell, err);
+		status = load_runs(runs, sql_int(launches, 0), experiment, sql_int(launches, 6) != 0, cell, err);
 	}
 	return status;
 }
@@ -332,7 +338,7 @@ enum status store_load_cells(
 		status = prepare_runs(store, &experiment->rules, &runs, err);
 	if (!status) {
 		sql_bind_int(launches, experiment_id);
-		status = load_each(launches, runs, &experiment->rules, out, err);
+		status = load_each(launches, runs, experiment, out, err);
 	}
 	sql_finish(launches);
 	sql_finish(runs);

@@ -13,13 +13,15 @@ const char *const rows_launch[] = {"experiment_id", "arm", "block", "attempt", "
 	"log_tail", "command", "effective_config", "probes", "fingerprint", NULL};
 
 const char *const rows_run[] = {"launch_id", "workload", "idx", "warmup", "voided", "void_reason", "duration_ns", "output_tps",
-	"steady_tps", "request_tps_mean", "ttft_ms_p50", "ttft_ms_p90", "tpot_ms_p50", "tpot_ms_p90", "itl_ms_p50", "itl_ms_p99",
-	"e2e_ms_p50", "e2e_ms_p90", "completed_frac", "cached_frac", "accept_frac", "tokens_per_joule", "conditions",
-	"prompt_tokens", "output_tokens", "nulls", NULL};
+	"steady_tps", "total_tps", "request_rps", "request_tps_mean", "ttft_ms_p50", "ttft_ms_p90", "ttft_ms_p95", "ttft_ms_p99",
+	"tpot_ms_p50", "tpot_ms_p90", "tpot_ms_p95", "tpot_ms_p99", "itl_ms_p50", "itl_ms_p90", "itl_ms_p95", "itl_ms_p99",
+	"e2e_ms_p50", "e2e_ms_p90", "e2e_ms_p95", "e2e_ms_p99", "wait_ms_p50", "wait_ms_p99", "goodput_frac", "goodput_rps",
+	"completed_frac", "cached_frac", "accept_frac", "client_cpu_frac", "tokens_per_joule", "conditions", "prompt_tokens",
+	"output_tokens", "nulls", NULL};
 
 const char *const rows_request[] = {"run_id", "idx", "ok", "http_status", "flags", "error", "text", "finish_reason",
-	"prompt_tokens", "completion_tokens", "cached_tokens", "drafted", "accepted", "sent_ns", "first_token_ns", "last_token_ns",
-	"end_ns", "events", NULL};
+	"prompt_tokens", "completion_tokens", "cached_tokens", "drafted", "accepted", "asked_tokens", "due_ns", "sent_ns",
+	"first_token_ns", "last_token_ns", "end_ns", "events", NULL};
 
 const char *const rows_verdict[] = {"verdict_id", "experiment_id", "arm", "workload", "verdict", "reason", "baseline_metric",
 	"arm_metric", "effect_pct", "ci_low_pct", "ci_high_pct", "p", "p_adjusted", "launches", "blocks", "min_effect_pct",
@@ -31,10 +33,6 @@ const char *const rows_confirmation[] = {"experiment_id", "arm", "from_block", "
 
 const char *const rows_json_columns[] = {"document", "facts", "settings", "changed", "tags", "command", "effective_config",
 	"probes", "fingerprint", "nulls", "events", "conditions", NULL};
-
-const char *const rows_metrics[] = {"output_tps", "steady_tps", "request_tps_mean", "ttft_ms_p50", "ttft_ms_p90", "tpot_ms_p50",
-	"tpot_ms_p90", "itl_ms_p50", "itl_ms_p99", "e2e_ms_p50", "e2e_ms_p90", "completed_frac", "cached_frac", "accept_frac",
-	"tokens_per_joule", NULL};
 
 static void set_text(struct json *row, const char *key, const char *value)
 {
@@ -202,6 +200,8 @@ static struct json *request_row(const struct request_result *request, size_t ind
 	set_known(row, "cached_tokens", request->cached_tokens);
 	set_known(row, "drafted", request->drafted);
 	set_known(row, "accepted", request->accepted);
+	set_known(row, "asked_tokens", request->asked_tokens > 0 ? request->asked_tokens : -1);
+	set_time(row, "due_ns", request->due_ns, begin_ns);
 	set_time(row, "sent_ns", request->sent_ns, begin_ns);
 	set_time(row, "first_token_ns", request->first_token_ns, begin_ns);
 	set_time(row, "last_token_ns", request->last_token_ns, begin_ns);
@@ -216,11 +216,12 @@ static void set_metrics(struct json *row, const struct run_result *run, int conc
 	struct run_metrics metrics;
 	struct json *nulls = json_new_object();
 	run_metrics_compute(run, concurrency, &metrics);
-	for (size_t i = 0; rows_metrics[i]; i++) {
-		double value = run_metric_by_name(&metrics, rows_metrics[i]);
-		json_set(row, rows_metrics[i], json_new_number(value));
+	for (size_t i = 0; i < metric_specs_count; i++) {
+		const char *name = metric_specs[i].name;
+		double value = run_metric_by_name(&metrics, name);
+		json_set(row, name, json_new_number(value));
 		if (!isfinite(value))
-			set_text(nulls, rows_metrics[i], isnan(value) ? "undefined" : "infinite");
+			set_text(nulls, name, isnan(value) ? "undefined" : "infinite");
 	}
 	set_int(row, "prompt_tokens", metrics.prompt_tokens);
 	set_int(row, "output_tokens", metrics.output_tokens);
@@ -258,7 +259,7 @@ static struct json *run_row(const struct experiment *experiment, const struct ru
 	if (run->counted)
 		json_set(conditions, "counters", counters_json(&run->counters));
 	json_set(row, "conditions", conditions);
-	set_metrics(row, run, experiment->workloads[run->workload].concurrency);
+	set_metrics(row, run, workload_slots(&experiment->workloads[run->workload]));
 	for (size_t i = 0; i < run->n_requests; i++)
 		json_append(requests, request_row(&run->requests[i], i, run->begin_ns));
 	json_set(row, "requests", requests);

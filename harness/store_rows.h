@@ -18,9 +18,6 @@ extern const char *const rows_experiment[],
 /* Columns whose text is JSON. */
 extern const char *const rows_json_columns[];
 
-/* The names under which a run's metrics are stored, as in run_metric_by_name, NULL-terminated. */
-extern const char *const rows_metrics[];
-
 /* Head of a record: everything but launches and verdicts. started_utc_ns: now. Caller frees. */
 struct json *record_head(const struct experiment *experiment, const struct machine_facts *machine, const struct build_facts *build,
 	const char *model_name, const char *model_hash, int64_t started_utc_ns);

@@ -214,7 +214,16 @@ static const char version_6[] =
 	"  FROM launch l JOIN experiment e USING (experiment_id) JOIN arm a ON a.experiment_id = l.experiment_id AND a.arm = l.arm"
 	"  JOIN config c USING (config_id) WHERE l.failure IN ('oom_load', 'oom_run') AND l.machine_dirty = 0 AND e.imported = 0;";
 
-const char *const store_migrations[] = {version_1, version_2, version_3, version_4, version_5, version_6};
+/* Version 7: more metrics of a run, and of a request what was asked and when an open loop wanted it sent. */
+#define ADD_METRIC(name) "ALTER TABLE run ADD COLUMN " name " REAL;"
+static const char version_7[] = ADD_METRIC("total_tps") ADD_METRIC("request_rps") ADD_METRIC("ttft_ms_p95")
+	ADD_METRIC("ttft_ms_p99") ADD_METRIC("tpot_ms_p95") ADD_METRIC("tpot_ms_p99") ADD_METRIC("itl_ms_p90")
+		ADD_METRIC("itl_ms_p95") ADD_METRIC("e2e_ms_p95") ADD_METRIC("e2e_ms_p99") ADD_METRIC("wait_ms_p50")
+			ADD_METRIC("wait_ms_p99") ADD_METRIC("goodput_frac") ADD_METRIC("goodput_rps")
+				ADD_METRIC("client_cpu_frac") "ALTER TABLE request ADD COLUMN asked_tokens INTEGER; ALTER TABLE "
+							      "request ADD COLUMN due_ns INTEGER;";
+
+const char *const store_migrations[] = {version_1, version_2, version_3, version_4, version_5, version_6, version_7};
 const int store_migrations_count = sizeof store_migrations / sizeof store_migrations[0];
 
 static enum status read_number(struct sql *sql, const char *question, int64_t *out, struct err *err)

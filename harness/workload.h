@@ -32,6 +32,9 @@ struct request_bodies {
 };
 
 void request_bodies_add_text(struct request_bodies *bodies, const struct request_style *style, const char *prompt);
+/* messages: [{"role", "content"}]; prefix goes before the first one's content. */
+void request_bodies_add_messages(
+	struct request_bodies *bodies, const struct request_style *style, const char *messages, const char *prefix);
 void request_bodies_add_ids(struct request_bodies *bodies, const struct request_style *style, const int32_t *ids, size_t count);
 void request_bodies_release(struct request_bodies *bodies);
 
@@ -49,6 +52,9 @@ void workload_words(uint64_t seed, size_t count, struct text *out);
 #define WORKLOAD_WARMUP_RUN 1000000
 void workload_build_run(const struct workload *workload, int run, int requests, int runs_per_launch,
 	const struct request_style *style, int vocabulary, struct request_bodies *out);
+
+/* When the requests of a run are due, in nanoseconds from its beginning; NULL in a closed loop. Caller frees. */
+int64_t *workload_due_times(const struct workload *workload, int run);
 
 /* The fixed prompts whose greedy answers are compared between arms. */
 #define WORKLOAD_FINGERPRINT_TOKENS 24 /* guess: long enough for a wrong kernel to show, short enough to cost little */

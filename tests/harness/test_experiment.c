@@ -379,7 +379,7 @@ static const struct {
 	{"{'name':'s'," FACTORS ",'workloads':[{'dataset':{'path':'-'}}]}",
 		"workloads[0].dataset.path: prompts cannot come from standard input"},
 	{"{'name':'s'," FACTORS ",'workloads':[{'dataset':{'jitter':1}}]}",
-		"workloads[0].dataset.jitter: must be from 0 to 0, is 1"},
+		"workloads[0].dataset.jitter: jitter belongs to a dataset of kind random_ids"},
 	{"{'name':'s'," FACTORS ",'workloads':[{'weight':1}]}", "workloads[0].weight: unknown key"},
 	{"{'name':'s'," FACTORS ",'workloads':[{'endpoint':'/v1/chat/completions','dataset':{'kind':'random_ids'}}]}",
 		"random token ids can only be sent"},

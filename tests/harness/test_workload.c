@@ -104,7 +104,7 @@ static void a_warm_cache_gets_the_same_prompts_in_every_run(void **state)
 
 static void texts_go_as_chat_messages_and_no_two_begin_alike(void **state)
 {
-	const char *prompts[] = {"one", "two", "three"};
+	struct prompt prompts[] = {{.text = "one"}, {.text = "two"}, {.text = "three"}};
 	struct workload workload = {.endpoint = "/v1/chat/completions",
 		.requests = 2,
 		.dataset = DATASET_TEXT,
