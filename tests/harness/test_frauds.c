@@ -135,15 +135,15 @@ static void several_tokens_in_one_event_are_counted_as_several(void **state)
 
 static void a_metric_that_is_not_defined_is_no_verdict_of_helped_or_hurt(void **state)
 {
-	/* Of one token there is no time between tokens. */
+	/* What does not speculate accepts no share of any drafts. */
 	const char *stub[] = {"--token-ms", "2", NULL};
 	struct json *document = NULL;
 	struct text errors = {0};
 	struct stub_experiment options = {.stub = stub,
 		.protocol = THREE_BLOCKS,
 		.workloads = "[{\"name\": \"w\", \"endpoint\": \"/v1/completions\", \"concurrency\": 2, \"requests\": 2, "
-			     "\"dataset\": {\"kind\": \"random_ids\", \"input_len\": 8, \"output_len\": 1}}]",
-		.verdict = "{\"primary\": {\"metric\": \"tpot_ms_p50\", \"better\": \"lower\"}}",
+			     "\"dataset\": {\"kind\": \"random_ids\", \"input_len\": 8, \"output_len\": 4}}]",
+		.verdict = "{\"primary\": {\"metric\": \"accept_frac\"}}",
 		.guards = "{\"greedy_fingerprint\": {\"prompts\": 0}}"};
 	run_fraud("chunks", &options, &document, &errors, 0);
 	const struct json *row = run_bed_row(document, "fraud", "chunks");
