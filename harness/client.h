@@ -1,13 +1,12 @@
-/* The HTTP client of the harness: one load of streamed completions at a fixed concurrency, and single requests. The only module
- * that knows libcurl.
+/* The HTTP client of the harness: one load of streamed completions at a fixed concurrency, and single requests.
  *
  * Manners: proxies are never used, whatever the environment says; redirects are not followed; nothing is ever sent twice. Every
  * request has a connection of its own: libcurl silently repeats a request when a kept connection turns out to be dead, and a repeat
  * inside a timed run would be work that nobody counted. The cost of the handshake is part of the request's time.
  *
- * A time is taken right after the read that brought an event: it is later than the arrival by the wake-up of this process and by
- * the reads of the sockets that were ready before, some microseconds each (bench_client tells what they cost here). Events that one
- * read brings share its time. */
+ * The time of an event is the one at which the kernel received the bytes that complete it, told with the read (harness/arrival.h);
+ * bench_client prints how long after their sending that is. Events that one read brings share its time, so those that come to one
+ * stream within a millisecond may, while more than 4,000 come a second (harness/ready.h). Why it is so: CLIENT_NOTES.md. */
 #ifndef HARNESS_CLIENT_H
 #define HARNESS_CLIENT_H
 

@@ -13,7 +13,8 @@
 /* Guess: far above any event of a token stream, far below what would hurt this process. */
 #define SSE_EVENT_BYTES_MAX ((size_t)8 << 20)
 
-/* One event: its data lines joined by LF, and its type ("" when the server named none). Valid during the callback only. */
+/* One event: its data lines joined by LF, not terminated, and its type ("" when the server named none). Valid during the callback
+ * only. */
 struct sse_event {
 	const char *type;
 	const char *data;
@@ -22,7 +23,7 @@ struct sse_event {
 
 /* Zero-initialised it is ready for a new stream. Owned by the caller; sse_release frees it. */
 struct sse_parser {
-	struct text line; /* the line that has not ended yet */
+	struct text line; /* the line that has not ended yet; lines that came whole are read where they lie */
 	struct text data; /* data lines of the event that has not ended yet, each followed by LF */
 	struct text type;
 	bool has_data; /* a data line was seen, possibly an empty one */

@@ -1,7 +1,8 @@
 /* Prints what an event of a token stream costs the client: bench_client [STREAMS [RATE [SECONDS]]].
  *
  * The server is a child process that sends ready-made bytes: "bursts" sends whole answers as fast as the sockets take them, "paced"
- * RATE events a second to each of STREAMS connections, spread evenly. An event has the size and the members of vLLM's. */
+ * RATE events a second to each of STREAMS connections, spread evenly. An event has the size and the members of vLLM's; its text is
+ * the time at which it was sent, so that the error of the client's times is known: how much later they are. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
@@ -9,6 +10,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -29,10 +31,13 @@
 #define BURST_REQUESTS 64
 #define BURST_EVENTS 4096
 #define SEND_EVENTS 64 /* of a burst, in one send */
+#define TEXT_DIGITS 20
+#define TEXT "00000000000000000000" /* where a time goes */
 
 struct server {
 	int listener, port;
 	struct text event, last;
+	char *time; /* where in event */
 	bool paced;
 	int streams, rate, events; /* of an answer */
 };
@@ -111,6 +116,9 @@ static void serve_paced(const struct server *server)
 		for (int64_t k = 0; k < total; k++) {
 			struct stream *stream = &streams[k % server->streams];
 			clock_sleep_ns(begin_ns + k * step_ns - clock_monotonic_ns());
+			char digits[TEXT_DIGITS + 1];
+			snprintf(digits, sizeof(digits), "%0*lld", TEXT_DIGITS, (long long)clock_monotonic_ns());
+			memcpy(server->time, digits, TEXT_DIGITS);
 			send_all(stream->fd, server->event.data, server->event.len);
 		}
 		for (int i = 0; i < server->streams; i++)
@@ -140,6 +148,38 @@ static pid_t start_server(struct server *server)
 	return pid;
 }
 
+static int compare_times(const void *a, const void *b)
+{
+	int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+	return (x > y) - (x < y);
+}
+
+/* How much later than its sending an event was timed; nothing for events that do not tell. */
+static void print_lateness(const struct run_result *run, size_t n_events)
+{
+	int64_t *late_ns = mem_calloc(n_events + 1, sizeof(*late_ns)), sum_ns = 0;
+	size_t n = 0;
+	for (size_t i = 0; i < run->n_requests; i++) {
+		const struct request_result *request = &run->requests[i];
+		for (size_t j = 0; j < request->n_times && (j + 1) * TEXT_DIGITS <= strlen(request->text); j++) {
+			char digits[TEXT_DIGITS + 1] = "";
+			long long sent_ns = 0;
+			memcpy(digits, request->text + j * TEXT_DIGITS, TEXT_DIGITS);
+			if (!text_to_i64(digits, &sent_ns) || sent_ns == 0)
+				continue;
+			late_ns[n] = request->token_times_ns[j] - sent_ns;
+			sum_ns += late_ns[n++];
+		}
+	}
+	qsort(late_ns, n, sizeof(*late_ns), compare_times);
+	if (n > 0)
+		printf(" %10.1f %8.1f %8.1f\n", (double)sum_ns / (double)n / 1e3, (double)late_ns[n * 99 / 100] / 1e3,
+			(double)late_ns[n - 1] / 1e3);
+	else
+		printf(" %10s %8s %8s\n", "-", "-", "-");
+	mem_free(late_ns);
+}
+
 static void print_row(
 	const char *name, const struct run_result *run, const struct client_report *report, double total_cpu_s, size_t events)
 {
@@ -149,8 +189,9 @@ static void print_row(
 		bad += !run->requests[i].ok;
 		arrived += run->requests[i].n_times;
 	}
-	printf("%-8s %9zu %8.2f %12.0f %10.2f %12.2f %8.0f %%\n", name, arrived, wall_s, (double)arrived / wall_s,
+	printf("%-8s %9zu %8.2f %12.0f %10.2f %12.2f %8.0f %%", name, arrived, wall_s, (double)arrived / wall_s,
 		report->cpu_frac * wall_s / (double)arrived * 1e6, total_cpu_s / (double)arrived * 1e6, report->cpu_frac * 100);
+	print_lateness(run, arrived);
 	if (bad || arrived != events)
 		printf("%-8s %zu requests failed, %zu events expected: %s\n", "", bad, events,
 			bad && run->requests[0].error ? run->requests[0].error : "");
@@ -203,14 +244,17 @@ int main(int argc, char **argv)
 		      paced = {.paced = true, .streams = (int)streams, .rate = (int)rate, .events = (int)(rate * seconds)};
 	add_chunk(&bursts.event,
 		"data: {\"id\":\"cmpl-0123456789abcdef0123456789abcdef\",\"object\":\"text_completion\",\"created\":1764460800,"
-		"\"model\":\"model\",\"choices\":[{\"index\":0,\"text\":\" word\",\"logprobs\":null,\"finish_reason\":null,"
+		"\"model\":\"model\",\"choices\":[{\"index\":0,\"text\":\"" TEXT "\",\"logprobs\":null,\"finish_reason\":null,"
 		"\"stop_reason\":null}],\"usage\":null}\n\n");
 	add_chunk(&bursts.last, "data: {\"choices\":[{\"index\":0,\"text\":\"\",\"finish_reason\":\"length\"}]}\n\n");
 	add_chunk(&bursts.last, "data: [DONE]\n\n");
 	text_append_str(&bursts.last, "0\r\n\r\n");
+	bursts.time = strstr(bursts.event.data, TEXT);
 	paced.event = bursts.event;
+	paced.time = bursts.time;
 	paced.last = bursts.last;
-	printf("%-8s %9s %8s %12s %10s %12s %10s\n", "", "events", "s", "events/s", "µs CPU", "with reading", "of a core");
+	printf("%-8s %9s %8s %12s %11s %12s %10s %11s %8s %8s\n", "", "events", "s", "events/s", "µs CPU", "with reading",
+		"of a core", "µs late", "99 %", "most");
 	enum status status = measure("bursts", &bursts, BURST_REQUESTS, &err);
 	if (!status)
 		status = measure("paced", &paced, (int)streams, &err);

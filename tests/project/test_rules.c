@@ -32,7 +32,7 @@ static const struct {
 	{"<microhttpd.h>", {"base/http.c", NULL}},
 	{"<pcre2.h>", {"engine/regex.c", NULL}},
 	{"<utf8proc.h>", {"engine/normalise.c", NULL}},
-	{"<curl/curl.h>", {"harness/client.c", NULL}},
+	{"<curl/curl.h>", {"harness/transfer.c", NULL}},
 	{"<sqlite3.h>", {"harness/sql.c", NULL}},
 };
 

@@ -18,7 +18,6 @@ static void write_event(void *ctx, const struct sse_event *event)
 {
 	struct text *out = ctx;
 	ASSERT(!memchr(event->data, '\r', event->len));
-	ASSERT(event->data[event->len] == '\0');
 	text_printf(out, "[%s|%zu|", event->type, event->len);
 	text_append(out, event->data, event->len);
 	text_append_char(out, ']');
