@@ -142,6 +142,13 @@ bool file_exists(const char *path)
 	return access(path, F_OK) == 0;
 }
 
+bool file_is_folder(const char *path)
+{
+	struct stat status;
+
+	return stat(path, &status) == 0 && S_ISDIR(status.st_mode);
+}
+
 /* First number in a one-line file such as a cgroup limit; false for "max" or an absent file. */
 static bool read_number(const char *path, unsigned long long *out)
 {

@@ -25,6 +25,7 @@ enum status file_read(const char *path, size_t bytes_max, struct text *out, stru
 enum status file_write_atomic(const char *path, const void *bytes, size_t len, struct err *err);
 
 bool file_exists(const char *path);
+bool file_is_folder(const char *path);
 
 /* Writes all bytes to a descriptor, resuming short writes and EINTR. */
 enum status file_write_all(int fd, const void *bytes, size_t len, struct err *err);

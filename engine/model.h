@@ -55,6 +55,7 @@ enum model_part {
 
 /* A stored tensor, borrowed from its source: row-major, the last dimension runs fastest. */
 struct model_tensor {
+	const char *type; /* dtype's name, also when no kernel knows it */
 	enum dtype dtype; /* may be one without kernels (dtype_name gives NULL) until model_config_read accepted the source */
 	int n_dims;
 	int64_t dims[MODEL_DIMS_MAX];

@@ -4,7 +4,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/text.h"
+
+enum status source_open(const char *path, struct source *out, struct err *err)
+{
+	return file_is_folder(path) ? source_hf_open(path, out, err) : source_gguf_open(path, out, err);
+}
 
 void source_close(struct source *source)
 {
@@ -49,7 +55,7 @@ enum status source_check_tensor(const char *name, const struct model_tensor *ten
 		return err_set_code(err, STATUS_INPUT, "unsupported_model",
 			"tensor '%s' has type %s, which is not supported; this engine computes with F32, F16, BF16, F8_E4M3, Q8_0, "
 			"Q4_0, Q4_1, Q4_K, Q6_K",
-			name, gguf_tensor_type_name((uint32_t)tensor->dtype));
+			name, tensor->type);
 	return STATUS_OK;
 }
 

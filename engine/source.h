@@ -46,7 +46,7 @@ struct source_ops {
 	void (*close)(struct source *source);
 };
 
-/* Opens a GGUF file. Close with source_close. */
+/* Opens a GGUF file, or a folder with config.json and safetensors. Close with source_close. */
 enum status source_open(const char *path, struct source *out, struct err *err);
 
 /* As source_open on the bytes of a GGUF file that the caller keeps alive until source_close; name stands for the path in errors. */
@@ -57,6 +57,10 @@ void source_close(struct source *source);
 
 /* The open GGUF file of a source; NULL when it is none. */
 const struct gguf *source_gguf(const struct source *source);
+
+/* The two kinds. */
+enum status source_gguf_open(const char *path, struct source *out, struct err *err);
+enum status source_hf_open(const char *folder, struct source *out, struct err *err);
 
 /* --- for implementations ----------------------------------------------------------------------------------------------- */
 

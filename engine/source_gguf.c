@@ -273,7 +273,12 @@ static bool find_named(const struct gguf *gguf, const char *name, struct model_t
 	const struct gguf_tensor *tensor = gguf_find_tensor(gguf, name);
 	if (!tensor)
 		return false;
-	*out = (struct model_tensor){.dtype = tensor->dtype, .n_dims = tensor->n_dims, .data = tensor->data};
+	*out = (struct model_tensor){
+		.type = gguf_tensor_type_name((uint32_t)tensor->dtype),
+		.dtype = tensor->dtype,
+		.n_dims = tensor->n_dims,
+		.data = tensor->data,
+	};
 	for (int d = 0; d < tensor->n_dims; d++)
 		out->dims[d] = tensor->dims[tensor->n_dims - 1 - d];
 	return true;
@@ -387,7 +392,7 @@ static enum status adopt(enum status status, struct gguf *gguf, struct source *o
 	return STATUS_OK;
 }
 
-enum status source_open(const char *path, struct source *out, struct err *err)
+enum status source_gguf_open(const char *path, struct source *out, struct err *err)
 {
 	struct gguf *gguf = mem_calloc(1, sizeof *gguf);
 	return adopt(gguf_open(path, gguf, err), gguf, out);
