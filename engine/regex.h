@@ -2,14 +2,16 @@
 #ifndef ENGINE_REGEX_H
 #define ENGINE_REGEX_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/err.h"
 
 struct regex; /* immutable after regex_compile */
 
-/* pattern is ours, not the user's: Perl syntax, matched on code points with Unicode properties. */
-enum status regex_compile(const char *pattern, struct regex **out, struct err *err);
+/* Perl syntax, matched on code points with Unicode properties. is_foreign: the pattern is a file's, not ours: what does not compile
+ * or may match the empty text is STATUS_INPUT, and searches that take too many steps fail with it too. */
+enum status regex_compile(const char *pattern, bool is_foreign, struct regex **out, struct err *err);
 void regex_free(struct regex *regex);
 
 /* What one thread needs while it searches with one regex. */

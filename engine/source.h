@@ -10,6 +10,7 @@
 #include "base/err.h"
 #include "engine/gguf.h"
 #include "engine/model.h"
+#include "engine/tokenizer_spec.h"
 
 #define SOURCE_NAME_BYTES 128 /* longest tensor name of a part, and its NUL */
 
@@ -39,6 +40,9 @@ struct source_ops {
 
 	/* Refuses (code "unsupported_model") a source with tensors that are no part of a model of this configuration. */
 	enum status (*refuse_unknown)(const struct source *source, const struct model_config *config, struct err *err);
+
+	/* What the files say about the tokenizer; pre as in tokenizer_open. The caller releases *out, also after a failure. */
+	enum status (*read_tokenizer)(const struct source *source, const char *pre, struct tokenizer_spec *out, struct err *err);
 
 	/* The chat template, borrowed; data is NULL when the model has none. Fails when what should be one is no text. */
 	enum status (*chat_template)(const struct source *source, struct gguf_string *out, struct err *err);

@@ -220,6 +220,12 @@ static enum status refuse_unknown(const struct source *source, const struct mode
 	return STATUS_OK;
 }
 
+static enum status read_tokenizer(const struct source *source, const char *pre, struct tokenizer_spec *out, struct err *err)
+{
+	const struct hf *hf = hf_of(source);
+	return tokenizer_spec_hf(hf->folder, hf->config, pre, out, err);
+}
+
 static enum status chat_template(const struct source *source, struct gguf_string *out, struct err *err)
 {
 	*out = (struct gguf_string){0};
@@ -244,6 +250,7 @@ static const struct source_ops ops = {
 	.name_of = name_of,
 	.find = find,
 	.refuse_unknown = refuse_unknown,
+	.read_tokenizer = read_tokenizer,
 	.chat_template = chat_template,
 	.close = close_source,
 };

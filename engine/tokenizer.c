@@ -1,21 +1,19 @@
 /* Byte-level BPE tokenizer: what a vocabulary, a pre-tokenizer rule and byte-pair merging make together. */
 #include "engine/tokenizer.h"
 
-#include <inttypes.h>
 #include <string.h>
 
-#include "base/log.h"
 #include "base/mem.h"
 #include "base/utf8.h"
 #include "engine/normalise.h"
 #include "engine/regex.h"
 #include "engine/tokenizer_bpe.h"
-#include "engine/tokenizer_pre.h"
+#include "engine/tokenizer_spec.h"
 #include "engine/tokenizer_vocab.h"
 
 struct tokenizer {
 	struct vocab vocab;
-	const struct pre_rule *rule;
+	struct pre_rule rule;
 	struct regex *splitter;
 	int32_t bos;
 	bool adds_bos;
@@ -38,109 +36,31 @@ void token_list_release(struct token_list *list)
 
 /* Opening. ---------------------------------------------------------------------------------------------------------- */
 
-static enum status check_model(const struct gguf *gguf, struct err *err)
+static enum status load(const struct source *source, const char *pre, struct tokenizer *tokenizer, struct err *err)
 {
-	struct gguf_string model;
-	char printable[64];
-	enum status status = gguf_get_string(gguf, "tokenizer.ggml.model", true, &model, err);
-
-	if (status || gguf_string_equal(model, "gpt2"))
-		return status;
-	return err_set_code(err, STATUS_INPUT, "unsupported_tokenizer",
-		"tokenizer model '%s' is not supported; known: gpt2 (byte-level BPE)",
-		gguf_printable(model, printable, sizeof(printable)));
-}
-
-static enum status choose_rule(const struct gguf *gguf, const char *pre, const struct pre_rule **out, struct err *err)
-{
-	struct gguf_string name = {"", 0};
-	enum status status = STATUS_OK;
-
-	if (pre)
-		return pre_rule_find((struct gguf_string){pre, strlen(pre)}, out, err);
-	status = gguf_get_string(gguf, "tokenizer.ggml.pre", false, &name, err);
-	if (status)
-		return status;
-	if (name.len > 0 && !gguf_string_equal(name, "default"))
-		return pre_rule_find(name, out, err);
-	log_warn("tokenizer", "tokenizer.ggml.pre is %s: text is split by the rule of gpt-2 (--tokenizer-pre NAME says otherwise)",
-		name.len > 0 ? "\"default\"" : "missing");
-	return pre_rule_find((struct gguf_string){"gpt-2", 5}, out, err);
-}
-
-/* Reads an id from the metadata; absent, or the largest u32 by which some writers say "none": -1. */
-static enum status read_id(const struct gguf *gguf, const struct vocab *vocab, const char *key, int32_t *out, struct err *err)
-{
-	uint64_t id = UINT32_MAX;
-	enum status status = gguf_get_u64(gguf, key, false, &id, err);
-
-	*out = -1;
-	if (status || id == UINT32_MAX)
-		return status;
-	if (id >= (uint64_t)vocab->size)
-		return err_set(
-			err, STATUS_INPUT, "key '%s' is %" PRIu64 ", but there are %" PRId32 " tokens", key, id, vocab->size);
-	*out = (int32_t)id;
-	return STATUS_OK;
-}
-
-/* End-of-generation tokens: those the file names, and control tokens whose text says so in the families we know. Files often
- * name only one of them, and a model that ends with another would never stop. */
-static enum status mark_ends(const struct gguf *gguf, struct vocab *vocab, struct err *err)
-{
-	static const char *const keys[] = {
-		"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"};
-	static const char *const texts[] = {
-		"<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|end|>", "<end_of_turn>", "</s>"};
-
-	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
-		int32_t id;
-		enum status status = read_id(gguf, vocab, keys[i], &id, err);
-
-		if (status)
-			return status;
-		if (id >= 0)
-			vocab->tokens[id].is_end = true;
-	}
-	for (size_t i = 0; i < vocab->n_specials; i++) {
-		struct token *token = &vocab->tokens[vocab->specials[i]];
-
-		for (size_t k = 0; k < sizeof(texts) / sizeof(texts[0]); k++)
-			if (token_kind_is_control(token->kind) && token->len == strlen(texts[k]) &&
-				memcmp(token->bytes, texts[k], token->len) == 0)
-				token->is_end = true;
-	}
-	return STATUS_OK;
-}
-
-static enum status load(const struct gguf *gguf, const char *pre, struct tokenizer *tokenizer, struct err *err)
-{
-	enum status status = check_model(gguf, err);
+	struct tokenizer_spec spec = {0};
+	enum status status = source->ops->read_tokenizer(source, pre, &spec, err);
 
 	if (!status)
-		status = choose_rule(gguf, pre, &tokenizer->rule, err);
+		status = regex_compile(spec.rule.pattern, spec.rule.is_foreign, &tokenizer->splitter, err);
 	if (!status)
-		status = regex_compile(tokenizer->rule->pattern, &tokenizer->splitter, err);
-	if (!status)
-		status = vocab_load(gguf, &tokenizer->vocab, err);
-	if (!status)
-		status = mark_ends(gguf, &tokenizer->vocab, err);
-	if (!status)
-		status = read_id(gguf, &tokenizer->vocab, "tokenizer.ggml.bos_token_id", &tokenizer->bos, err);
-	if (status)
-		return status;
-	tokenizer->adds_bos = tokenizer->rule->adds_bos && tokenizer->bos >= 0;
-	status = gguf_get_bool(gguf, "tokenizer.ggml.add_bos_token", false, &tokenizer->adds_bos, err);
-	if (!status && tokenizer->adds_bos && tokenizer->bos < 0)
-		status = err_set(
-			err, STATUS_INPUT, "tokenizer.ggml.add_bos_token is true, but tokenizer.ggml.bos_token_id is missing");
+		status = vocab_load(&spec, &tokenizer->vocab, err);
+	for (int byte = 0; byte < 256 && spec.needs_all_bytes && !status; byte++)
+		if (tokenizer->vocab.byte_ids[byte] < 0)
+			status = err_set_code(err, STATUS_INPUT, "unsupported_tokenizer",
+				"the vocabulary has no token for byte %d and would make it an unknown one, which is not supported", byte);
+	tokenizer->rule = spec.rule;
+	tokenizer->rule.pattern = NULL; /* compiled, and not ours */
+	tokenizer->bos = spec.bos;
+	tokenizer->adds_bos = spec.adds_bos;
+	tokenizer_spec_release(&spec);
 	return status;
 }
 
 enum status tokenizer_open(const struct source *source, const char *pre, struct tokenizer **out, struct err *err)
 {
 	struct tokenizer *tokenizer = mem_calloc(1, sizeof(*tokenizer));
-	enum status status = load(source_gguf(source), pre, tokenizer, err);
+	enum status status = load(source, pre, tokenizer, err);
 
 	*out = NULL;
 	if (status)
@@ -175,7 +95,7 @@ static void encode_piece(struct encoder *encoder, const char *bytes, size_t len)
 {
 	const struct vocab *vocab = &encoder->tokenizer->vocab;
 
-	if (encoder->tokenizer->rule->whole_words) {
+	if (encoder->tokenizer->rule.whole_words) {
 		int32_t id = vocab_find_word(vocab, bytes, len);
 
 		if (id >= 0) {
@@ -191,7 +111,7 @@ static enum status encode_valid(struct encoder *encoder, const char *text, size_
 {
 	size_t done = 0;
 
-	if (encoder->tokenizer->rule->nfc && !normalise_is_nfc_quick(text, len)) {
+	if (encoder->tokenizer->rule.nfc && !normalise_is_nfc_quick(text, len)) {
 		text_clear(&encoder->normalised);
 		normalise_nfc(text, len, &encoder->normalised);
 		text = text_str(&encoder->normalised);
@@ -203,11 +123,15 @@ static enum status encode_valid(struct encoder *encoder, const char *text, size_
 
 		if (status)
 			return status;
+		if (begin < done || end <= begin) { /* no pattern of ours does that, and no match means the rest */
+			if (begin != len)
+				return err_set(encoder->err, STATUS_INPUT, "the splitting pattern matches the empty text");
+			end = len;
+		}
 		if (begin > done)
 			encode_piece(encoder, text + done, begin - done);
 		if (end > begin)
 			encode_piece(encoder, text + begin, end - begin);
-		ASSERT(end > done); /* no pattern matches the empty text, and no match means the rest */
 		done = end;
 	}
 	return STATUS_OK;
@@ -365,5 +289,5 @@ int32_t tokenizer_find(const struct tokenizer *tokenizer, const char *piece)
 
 const char *tokenizer_pre_name(const struct tokenizer *tokenizer)
 {
-	return tokenizer->rule->name;
+	return tokenizer->rule.name;
 }

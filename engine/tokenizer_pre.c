@@ -77,7 +77,7 @@ static const struct {
 	{"llama-v3", "llama-bpe"},
 };
 
-enum status pre_rule_find(struct gguf_string name, const struct pre_rule **out, struct err *err)
+enum status pre_rule_find(struct gguf_string name, struct pre_rule *out, struct err *err)
 {
 	char printable[NAME_PRINT_BYTES];
 	struct text known = {0};
@@ -87,7 +87,7 @@ enum status pre_rule_find(struct gguf_string name, const struct pre_rule **out, 
 			name = (struct gguf_string){aliases[i].name, strlen(aliases[i].name)};
 	for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++) {
 		if (gguf_string_equal(name, rules[i].name)) {
-			*out = &rules[i];
+			*out = rules[i];
 			text_release(&known);
 			return STATUS_OK;
 		}

@@ -11,9 +11,6 @@
 #include "base/random.h"
 #include "base/utf8.h"
 
-#define TOKENS_MAX (1 << 22) /* guess: ten times the largest published vocabulary */
-#define MERGES_MAX (1 << 23) /* guess, likewise */
-
 /* The alphabet: bytes that are printable in Latin-1 stand for themselves, the others follow from U+0100 on in order. */
 #define ALPHABET_END 0x144
 
@@ -63,70 +60,37 @@ static size_t table_capacity(size_t items)
 
 /* Tokens. ----------------------------------------------------------------------------------------------------------- */
 
-static enum status read_kinds(const struct gguf *gguf, struct vocab *vocab, struct err *err)
+static bool is_in_alphabet(uint8_t kind)
 {
-	const struct gguf_value *kinds;
-	enum status status = gguf_get_array(gguf, "tokenizer.ggml.token_type", GGUF_I32, false, &kinds, err);
-
-	if (status || !kinds)
-		return status;
-	if (kinds->count != (uint64_t)vocab->size)
-		return err_set(err, STATUS_INPUT, "tokenizer.ggml.token_type has %" PRIu64 " entries for %" PRId32 " tokens",
-			kinds->count, vocab->size);
-	for (int32_t id = 0; id < vocab->size; id++) {
-		int64_t kind = gguf_integer_at(kinds, (uint64_t)id);
-
-		if (kind < TOKEN_NORMAL || kind > TOKEN_BYTE)
-			return err_set(err, STATUS_INPUT,
-				"tokenizer.ggml.token_type: token %" PRId32 " has the unknown kind %" PRId64, id, kind);
-		vocab->tokens[id].kind = (uint8_t)kind;
-	}
-	return STATUS_OK;
+	return kind == TOKEN_NORMAL || kind == TOKEN_BYTE || kind == TOKEN_UNUSED;
 }
 
-static enum status read_tokens(const struct gguf *gguf, struct vocab *vocab, const struct gguf_value **entries, struct err *err)
+static enum status read_tokens(const struct tokenizer_spec *spec, struct vocab *vocab, struct err *err)
 {
 	int16_t byte_of[ALPHABET_END];
 	size_t total = 0;
-	const uint8_t *cursor;
 	char *out;
-	enum status status = gguf_get_array(gguf, "tokenizer.ggml.tokens", GGUF_STRING, true, entries, err);
 
-	if (status)
-		return status;
-	if ((*entries)->count == 0 || (*entries)->count > TOKENS_MAX)
-		return err_set(err, STATUS_INPUT, "tokenizer.ggml.tokens has %" PRIu64 " entries, expected 1 to %d",
-			(*entries)->count, TOKENS_MAX);
-	vocab->size = (int32_t)(*entries)->count;
+	vocab->size = spec->n_tokens;
 	vocab->tokens = mem_calloc((size_t)vocab->size, sizeof(*vocab->tokens));
-	cursor = (*entries)->bytes;
 	for (int32_t id = 0; id < vocab->size; id++) {
-		size_t len = gguf_next_string(&cursor).len;
-
-		if (len > UINT32_MAX)
-			return err_set(err, STATUS_INPUT, "tokenizer.ggml.tokens: token %" PRId32 " has %zu bytes", id, len);
-		vocab->tokens[id].kind = TOKEN_NORMAL;
-		total += len;
+		if (spec->tokens[id].len > UINT32_MAX)
+			return err_set(err, STATUS_INPUT, "token %" PRId32 " has %zu bytes", id, spec->tokens[id].len);
+		total += spec->tokens[id].len;
 	}
-	status = read_kinds(gguf, vocab, err);
-	if (status)
-		return status;
-
 	alphabet_init(byte_of);
 	vocab->bytes = mem_calloc(total + 1, 1);
 	out = vocab->bytes;
-	cursor = (*entries)->bytes;
 	for (int32_t id = 0; id < vocab->size; id++) {
-		struct gguf_string entry = gguf_next_string(&cursor);
+		struct gguf_string entry = spec->tokens[id];
 		struct token *token = &vocab->tokens[id];
-		bool plain = token->kind == TOKEN_NORMAL || token->kind == TOKEN_BYTE || token->kind == TOKEN_UNUSED;
 
+		token->kind = spec->kinds[id];
 		token->bytes = out;
-		if (plain)
+		token->len = (uint32_t)entry.len;
+		if (is_in_alphabet(token->kind))
 			token->len = (uint32_t)decode_entry(byte_of, entry, out);
-		else
-			token->len = (uint32_t)entry.len;
-		if (!plain)
+		else if (entry.len > 0)
 			memcpy(out, entry.data, entry.len);
 		out += token->len;
 	}
@@ -208,65 +172,45 @@ const struct merge *vocab_find_merge(const struct vocab *vocab, int32_t left, in
 	return merge->result >= 0 ? merge : NULL;
 }
 
-/* Finds the tokens of "LEFT RIGHT" in the alphabet; scratch has room for the whole entry. */
-static bool parse_merge(
-	const struct vocab *vocab, const int16_t byte_of[ALPHABET_END], struct gguf_string entry, char *scratch, struct merge *out)
+/* Finds the tokens that the parts and the whole are; scratch has room for the whole. */
+static bool find_merge_tokens(const struct vocab *vocab, const int16_t byte_of[ALPHABET_END],
+	const struct tokenizer_spec_merge *entry, char *scratch, struct merge *out)
 {
-	/* The first character belongs to LEFT whatever it is. */
-	const char *space = entry.len > 1 ? memchr(entry.data + 1, ' ', entry.len - 1) : NULL;
-	struct gguf_string left, right;
-	size_t left_len, right_len;
+	size_t left_len = decode_entry(byte_of, entry->left, scratch);
+	size_t right_len = decode_entry(byte_of, entry->right, scratch + left_len);
 
-	if (!space)
-		return false;
-	left = (struct gguf_string){entry.data, (size_t)(space - entry.data)};
-	right = (struct gguf_string){space + 1, entry.len - left.len - 1};
-	left_len = decode_entry(byte_of, left, scratch);
-	right_len = decode_entry(byte_of, right, scratch + left_len);
 	out->left = vocab_find_word(vocab, scratch, left_len);
 	out->right = vocab_find_word(vocab, scratch + left_len, right_len);
 	out->result = vocab_find_word(vocab, scratch, left_len + right_len);
 	return right_len > 0 && out->left >= 0 && out->right >= 0 && out->result >= 0;
 }
 
-static enum status read_merges(const struct gguf *gguf, struct vocab *vocab, struct err *err)
+static enum status read_merges(const struct tokenizer_spec *spec, struct vocab *vocab, struct err *err)
 {
 	int16_t byte_of[ALPHABET_END];
-	const struct gguf_value *entries;
-	const uint8_t *cursor;
 	size_t longest = 0;
 	char *scratch;
-	enum status status = gguf_get_array(gguf, "tokenizer.ggml.merges", GGUF_STRING, true, &entries, err);
+	enum status status = STATUS_OK;
 
-	if (status)
-		return status;
-	if (entries->count > MERGES_MAX)
-		return err_set(err, STATUS_INPUT, "tokenizer.ggml.merges has %" PRIu64 " entries, expected at most %d",
-			entries->count, MERGES_MAX);
 	alphabet_init(byte_of);
-	vocab->merges_capacity = table_capacity((size_t)entries->count);
+	vocab->merges_capacity = table_capacity(spec->n_merges);
 	vocab->merges = mem_calloc(vocab->merges_capacity, sizeof(*vocab->merges));
 	for (size_t i = 0; i < vocab->merges_capacity; i++)
 		vocab->merges[i].result = -1;
-	cursor = entries->bytes;
-	for (uint64_t i = 0; i < entries->count; i++) {
-		size_t len = gguf_next_string(&cursor).len;
+	for (size_t i = 0; i < spec->n_merges; i++) {
+		size_t len = spec->merges[i].left.len + spec->merges[i].right.len;
 
 		longest = len > longest ? len : longest;
 	}
 	scratch = mem_calloc(longest + 1, 1);
-	cursor = entries->bytes;
-	for (uint64_t i = 0; i < entries->count && !status; i++) {
-		struct gguf_string entry = gguf_next_string(&cursor);
+	for (size_t i = 0; i < spec->n_merges && !status; i++) {
 		struct merge merge = {.rank = (uint32_t)i};
 
-		if (parse_merge(vocab, byte_of, entry, scratch, &merge))
+		if (find_merge_tokens(vocab, byte_of, &spec->merges[i], scratch, &merge))
 			*merge_slot(vocab, merge.left, merge.right) = merge; /* of two equal ones the last counts, as in HF */
 		else
-			status = err_set(err, STATUS_INPUT,
-				"byte %zu: tokenizer.ggml.merges: entry %" PRIu64
-				" does not name two tokens whose union is a token",
-				(size_t)((const uint8_t *)entry.data - gguf->map.data), i);
+			status = err_set(err, STATUS_INPUT, "%s: entry %zu does not name two tokens whose union is a token",
+				spec->merges_place, i);
 	}
 	mem_free(scratch);
 	return status;
@@ -355,18 +299,37 @@ int32_t vocab_match_special(const struct vocab *vocab, const char *text, size_t 
 
 /* The whole. -------------------------------------------------------------------------------------------------------- */
 
-enum status vocab_load(const struct gguf *gguf, struct vocab *out, struct err *err)
+/* End-of-generation tokens: those the files name, and control tokens whose text says so in the families we know. Files often
+ * name only one of them, and a model that ends with another would never stop. */
+static void mark_ends(const struct tokenizer_spec *spec, struct vocab *vocab)
 {
-	const struct gguf_value *entries;
+	static const char *const texts[] = {
+		"<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|end|>", "<end_of_turn>", "</s>"};
+
+	for (size_t i = 0; i < spec->n_ends; i++)
+		vocab->tokens[spec->ends[i]].is_end = true;
+	for (size_t i = 0; i < vocab->n_specials; i++) {
+		struct token *token = &vocab->tokens[vocab->specials[i]];
+
+		for (size_t k = 0; k < sizeof(texts) / sizeof(texts[0]); k++)
+			if (token_kind_is_control(token->kind) && token->len == strlen(texts[k]) &&
+				memcmp(token->bytes, texts[k], token->len) == 0)
+				token->is_end = true;
+	}
+}
+
+enum status vocab_load(const struct tokenizer_spec *spec, struct vocab *out, struct err *err)
+{
 	enum status status;
 
 	*out = (struct vocab){.seed = random_entropy()};
-	status = read_tokens(gguf, out, &entries, err);
+	status = read_tokens(spec, out, err);
 	if (status)
 		return status;
 	index_words(out);
 	index_specials(out);
-	return read_merges(gguf, out, err);
+	mark_ends(spec, out);
+	return read_merges(spec, out, err);
 }
 
 void vocab_release(struct vocab *vocab)

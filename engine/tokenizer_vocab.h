@@ -7,17 +7,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "engine/gguf.h"
-
-/* Kinds of tokens; the numbers are those of tokenizer.ggml.token_type. */
-enum token_kind {
-	TOKEN_NORMAL = 1,
-	TOKEN_UNKNOWN,
-	TOKEN_CONTROL,
-	TOKEN_USER, /* added by users of the vocabulary: recognised in any text, and plain text to every reader */
-	TOKEN_UNUSED,
-	TOKEN_BYTE
-};
+#include "engine/tokenizer_spec.h"
 
 struct token {
 	const char *bytes; /* what the token stands for in text, inside vocab.bytes */
@@ -50,8 +40,8 @@ struct vocab {
 	bool special_start[256]; /* first bytes of specials */
 };
 
-/* Reads tokenizer.ggml.tokens, .token_type and .merges. Release with vocab_release, also after a failure. */
-enum status vocab_load(const struct gguf *gguf, struct vocab *out, struct err *err);
+/* Takes tokens, merges and ends of spec. Nothing of it is used after the call. Release with vocab_release, also after a failure. */
+enum status vocab_load(const struct tokenizer_spec *spec, struct vocab *out, struct err *err);
 void vocab_release(struct vocab *vocab);
 
 /* The merge of two tokens; NULL when they do not merge. */

@@ -17,7 +17,7 @@
 #define GOLDEN "tests/golden/tokenizer/"
 
 struct splitter {
-	const struct pre_rule *rule;
+	struct pre_rule rule;
 	struct regex *regex;
 	struct regex_scan *scan;
 };
@@ -28,7 +28,7 @@ static struct splitter splitter_open(const char *name)
 	struct err err = {0};
 
 	if (pre_rule_find((struct gguf_string){name, strlen(name)}, &splitter.rule, &err) ||
-		regex_compile(splitter.rule->pattern, &splitter.regex, &err) ||
+		regex_compile(splitter.rule.pattern, false, &splitter.regex, &err) ||
 		regex_scan_create(splitter.regex, &splitter.scan, &err))
 		fail_msg("%s", err.text);
 	return splitter;
@@ -72,7 +72,7 @@ static void check_pieces(const struct splitter *splitter, const struct json *row
 	struct text text = {0};
 	size_t from = 0;
 
-	if (splitter->rule->nfc)
+	if (splitter->rule.nfc)
 		normalise_nfc(json_text(string), json_text_len(string), &text);
 	else
 		text_append(&text, json_text(string), json_text_len(string));
@@ -81,7 +81,7 @@ static void check_pieces(const struct splitter *splitter, const struct json *row
 		size_t len = next_piece(splitter, text.data, text.len, from);
 
 		if (len != json_text_len(piece) || memcmp(text.data + from, json_text(piece), len) != 0)
-			fail_msg("%s: piece %zu of '%s' is '%.*s', expected '%s'", splitter->rule->name, i, json_text(string),
+			fail_msg("%s: piece %zu of '%s' is '%.*s', expected '%s'", splitter->rule.name, i, json_text(string),
 				(int)len, text.data + from, json_text(piece));
 		from += len;
 	}
