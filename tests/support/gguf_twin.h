@@ -1,0 +1,8 @@
+/* The weights of a Hugging Face folder written once more as a GGUF file, as converters do it. */
+#ifndef TESTS_SUPPORT_GGUF_TWIN_H
+#define TESTS_SUPPORT_GGUF_TWIN_H
+
+/* Writes path; fails the running test when it cannot. For families whose files have no scales. The file has no tokenizer. */
+void gguf_twin_write(const char *folder, const char *path);
+
+#endif
