@@ -32,7 +32,8 @@ WARNINGS := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototy
 SAN_FLAGS_asan := -fsanitize=address,undefined -fno-omit-frame-pointer -fno-sanitize-recover=all
 SAN_FLAGS_ubsan := -fsanitize=undefined -fno-sanitize-recover=all
 SAN_FLAGS_tsan := -fsanitize=thread
-SAN_FLAGS := $(SAN_FLAGS_$(SAN))
+# SANITIZED: the sizes of slow tests follow it, tests/support/sizes.h.
+SAN_FLAGS := $(if $(SAN),$(SAN_FLAGS_$(SAN)) -DSANITIZED)
 # -ffp-contract=off: bits must not depend on which products the compiler chooses to fuse.
 CFLAGS ?= -O2 -g
 ALL_CFLAGS = -std=c17 -D_GNU_SOURCE -I. -pthread -ffp-contract=off $(WARNINGS) $(CFLAGS) $(SAN_FLAGS) $(PKG_CFLAGS) -MMD -MP
@@ -54,7 +55,10 @@ KERNELS_SRC := $(call sources,kernels kernels/cpu kernels/comm)
 ENGINE_SRC := $(filter-out engine/main.c,$(call sources,engine))
 HARNESS_SRC := $(filter-out harness/main.c,$(call sources,harness))
 SUPPORT_SRC := $(filter-out tests/support/%_main.c,$(call sources,tests/support))
-TEST_SRC := $(filter-out tests/gpu/%,$(wildcard tests/*/test_*.c)) # those of tests/gpu/ are built in kernels/cuda/build.mk
+# Speed and draws, slow where every access is watched; none has threads but the pool, which other tests look at.
+TESTS_NOT_tsan := tests/engine/test_bench.c tests/engine/test_sampler.c
+# Those of tests/gpu/ are built in kernels/cuda/build.mk.
+TEST_SRC := $(filter-out tests/gpu/% $(TESTS_NOT_$(SAN)),$(wildcard tests/*/test_*.c))
 FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
 TOOL_MAIN_SRC := $(wildcard tests/support/*_main.c tests/bench/bench_*.c)
 ALL_SRC := $(BASE_SRC) $(KERNELS_SRC) $(ENGINE_SRC) $(HARNESS_SRC) $(wildcard engine/main.c harness/main.c) $(SUPPORT_SRC) \

@@ -131,6 +131,8 @@ static void stop(struct server *server, const char *reason)
 		engine_destroy(server->load->engine);
 		mem_free(server->load);
 		server->load = NULL;
+	} else if (server->load) {
+		pthread_detach(server->loader);
 	}
 	http_server_close(server->http, GRACE_MS);
 }

@@ -9,7 +9,7 @@ limit_s=${TEST_TIMEOUT_S:-240}
 passed=0
 failed=0
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+trap 'rm -f "$log" "$log.bad"' EXIT
 
 for program in "$build"/tests/*/test_*; do
 	[ -x "$program" ] && [[ $program =~ $pattern ]] || continue
@@ -26,7 +26,10 @@ for program in "$build"/tests/*/test_*; do
 	printf '%-44s %4d passed %3d failed %7s s\n' "${program#"$build"/tests/}" "$ok" "$bad" "$seconds"
 	if [ "$bad" -ne 0 ]; then
 		[ $status -eq 124 ] && echo "    time limit of $limit_s s passed"
-		grep -vE '^\[ (RUN|      OK) ' "$log" | tail -n 60 | sed 's/^/    /'
+		# The first complaint is the cause; a sanitizer's list of leaks after it may be long.
+		grep -vE '^\[ (RUN|      OK) ' "$log" >"$log.bad"
+		head -n 60 "$log.bad" | sed 's/^/    /'
+		[ "$(wc -l <"$log.bad")" -gt 60 ] && echo "    …" && tail -n 30 "$log.bad" | sed 's/^/    /'
 	fi
 done
 echo "$passed passed, $failed failed"

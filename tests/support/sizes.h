@@ -1,0 +1,15 @@
+/* How large the inputs of slow tests are. Code under a sanitizer runs 5 to 20 times slower and is looked at for the same mistakes
+ * however long the input, so its builds leave the longest inputs to the build without one: SANITIZED comes from the Makefile. */
+#ifndef TESTS_SUPPORT_SIZES_H
+#define TESTS_SUPPORT_SIZES_H
+
+#include <limits.h>
+
+/* Tokens of a text that the real model is given whole; tests leave longer texts out. 40 keeps seven of the ten golden prompts. */
+#ifdef SANITIZED
+#define SIZE_REAL_TOKENS_MAX 40
+#else
+#define SIZE_REAL_TOKENS_MAX INT_MAX
+#endif
+
+#endif
