@@ -5,11 +5,14 @@
 
 #include <limits.h>
 
-/* Tokens of a text that the real model is given whole; tests leave longer texts out. 40 keeps seven of the ten golden prompts. */
+/* REAL_TOKENS_MAX: tokens of a text that the real model is given whole; tests leave longer texts out. 40 keeps seven of the ten
+ * golden prompts. REAL_TYPES: weight types that the real model is rewritten in. */
 #ifdef SANITIZED
 #define SIZE_REAL_TOKENS_MAX 40
+#define SIZE_REAL_TYPES 1
 #else
 #define SIZE_REAL_TOKENS_MAX INT_MAX
+#define SIZE_REAL_TYPES 4
 #endif
 
 #endif
