@@ -188,6 +188,10 @@ static enum status print_text(const struct plan_command *command, struct err *er
 	text_append_str(&text, "\nworkloads\n");
 	for (int i = 0; i < experiment->n_workloads; i++)
 		append_workload(&text, experiment, &experiment->workloads[i]);
+	if (experiment->pin.client_text || experiment->pin.engine_text)
+		text_printf(&text, "\npinned to CPUs: client %s, engine %s\n",
+			experiment->pin.client_text ? experiment->pin.client_text : "any",
+			experiment->pin.engine_text ? experiment->pin.engine_text : "any");
 	text_append_str(&text, "\narms\n");
 	for (int i = 0; i < experiment->n_arms; i++) {
 		text_printf(&text, "  %s\n    ", experiment->arms[i].name);
@@ -255,6 +259,8 @@ static enum status print_json(const struct plan_command *command, struct err *er
 	json_set(document, "seconds_are_a_guess", json_new_bool(isnan(command->launch_s)));
 	json_set(document, "blocks", json_new_integer(experiment->protocol.blocks));
 	json_set(document, "max_blocks", json_new_integer(experiment->protocol.max_blocks));
+	json_set(document, "pin_client", json_new_string(experiment->pin.client_text));
+	json_set(document, "pin_engine", json_new_string(experiment->pin.engine_text));
 	json_set(document, "workloads", workloads);
 	json_set(document, "arms", arms);
 	json_set(document, "launches", launches_json(experiment));

@@ -105,6 +105,36 @@ static void read_protocol(struct protocol *protocol, const struct place *root)
 	protocol->retry_oom_load = (int)place_integer(&retries, "oom_load", 0, 10, 0);
 }
 
+static const char *read_cpus(const struct place *pin, const char *key, struct cpu_list *out)
+{
+	struct place place = place_get(pin, key);
+	struct err inner = {0};
+	const char *text = place_text(pin, key, NULL);
+	if (text && cpu_list_parse(text, out, &inner) != STATUS_OK)
+		place_fail(&place, false, "%s", inner.text);
+	return text;
+}
+
+static void read_pin(struct experiment *experiment, const struct place *root)
+{
+	struct pin *pin = &experiment->pin;
+	struct place place = place_get(root, "pin");
+	if (!place_section(&place, SECTION_PIN))
+		return;
+	pin->client_text = read_cpus(&place, "client", &pin->client);
+	pin->engine_text = read_cpus(&place, "engine", &pin->engine);
+	int shared = cpu_list_shared(&pin->client, &pin->engine);
+	if (shared >= 0)
+		place_fail(&place, false, "client and engine must be apart, and both have CPU %d", shared);
+	if (!pin->client_text && !pin->engine_text)
+		place_fail(&place, false, "must name CPUs of the client, the engine or both");
+	for (int i = 0; i <= (int)experiment->n_engines && pin->engine_text; i++) {
+		const struct engine_spec *engine = i ? &experiment->engines[i - 1] : &experiment->engine;
+		if (text_equal(engine->adapter, "attach"))
+			place_fail(&place, false, "a running server (adapter attach) cannot be pinned");
+	}
+}
+
 static void read_guards(struct guards *guards, const struct place *root)
 {
 	static const char *const foreigns[] = {"void", "record", NULL};
@@ -193,6 +223,10 @@ static void hash_protocol(struct experiment *experiment)
 	json_set(document, "order_seed", json_new_integer((int64_t)protocol->order_seed));
 	json_set(document, "screening", json_new_bool(protocol->screening));
 	json_set(document, "quick", json_new_bool(protocol->quick));
+	if (experiment->pin.client_text) /* absent where nothing is pinned, so that older hashes hold */
+		json_set(document, "pin_client", json_new_string(experiment->pin.client_text));
+	if (experiment->pin.engine_text)
+		json_set(document, "pin_engine", json_new_string(experiment->pin.engine_text));
 	experiment_hash_json(document, experiment->protocol.hash);
 	json_free(document);
 }
@@ -221,6 +255,7 @@ static void read_all(struct experiment *experiment, struct reader *reader, const
 	experiment_read_engines(experiment, &root);
 	read_protocol(&experiment->protocol, &root);
 	read_guards(&experiment->guards, &root);
+	read_pin(experiment, &root);
 	read_rules(&experiment->rules, &root);
 	if (reader_ok(reader))
 		experiment_read_arms(experiment, &root);

@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "harness/schedule.h"
+#include "harness/cpu_list.h"
 #include "harness/metric.h"
 #include "harness/prompt_file.h"
 
@@ -119,7 +120,8 @@ struct guards {
 	bool output_len_exact;
 	double cached_prompt_frac_max; /* below 0: not said; the dataset decides */
 	bool foreign_process_voids; /* other processes that compute on the engine's GPUs */
-	double foreign_cpu_frac_max, throttle_frac_max, client_cpu_frac_max, client_late_ms_max; /* more voids a run: see conditions_void */
+	double foreign_cpu_frac_max, throttle_frac_max, client_cpu_frac_max,
+		client_late_ms_max; /* more voids a run: see conditions_void */
 	int fingerprint_prompts;
 	int fingerprint_tokens; /* asked of the first prompt; 0: as many as the longest answer that is measured */
 	double fingerprint_min_match_frac; /* greedy output against the baseline's */
@@ -130,6 +132,12 @@ struct metric_limit {
 	const char *metric;
 	bool higher_is_better;
 	double max_regress_pct;
+};
+
+/* CPUs for client and engine; texts are NULL where the file does not say. */
+struct pin {
+	const char *client_text, *engine_text;
+	struct cpu_list client, engine;
 };
 
 struct verdict_rules {
@@ -178,6 +186,7 @@ struct experiment {
 	int n_workloads;
 	struct protocol protocol;
 	struct guards guards;
+	struct pin pin;
 	struct verdict_rules rules;
 	struct string_list tags;
 	struct string_list notices; /* sentences for the user: duplicates removed, exclusions that match nothing, … */

@@ -14,8 +14,8 @@
 
 const struct experiment_section experiment_sections[SECTION_COUNT] = {
 	[SECTION_ROOT] = {"",
-		KEYS("$schema", "schema", "name", "hypothesis", "engine", "engines", "baseline", "matrix", "workloads", "protocol",
-			"guards", "verdict", "tags")},
+		KEYS("$schema", "schema", "name", "hypothesis", "engine", "engines", "baseline", "matrix", "workloads", "pin",
+			"protocol", "guards", "verdict", "tags")},
 	[SECTION_ENGINE] = {"engine", KEYS("adapter", "command", "flags", "env", "url", "model", "ready", "stop", "readback")},
 	[SECTION_ENGINES] = {"engines.*",
 		KEYS("adapter", "command", "flags", "env", "url", "model", "ready", "stop", "readback", "params")},
@@ -36,6 +36,7 @@ const struct experiment_section experiment_sections[SECTION_COUNT] = {
 	[SECTION_ARRIVALS] = {"workloads[].arrivals", KEYS("process", "burstiness", "speed")},
 	[SECTION_GOODPUT] = {"workloads[].goodput", KEYS("ttft_ms", "tpot_ms", "e2e_ms")},
 	[SECTION_SAMPLING] = {"workloads[].sampling", KEYS("temperature", "max_tokens", "ignore_eos")},
+	[SECTION_PIN] = {"pin", KEYS("client", "engine")},
 	[SECTION_PROTOCOL] = {"protocol",
 		KEYS("blocks", "max_blocks", "looks", "order", "order_seed", "runs_per_launch", "warmup", "cooldown_s",
 			"run_timeout_s", "stall_s", "retries", "budget_s", "budget_launches", "screening")},

@@ -17,6 +17,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/text.h"
+#include "harness/cpu_list.h"
 #include "harness/logring.h"
 #include "harness/proctree.h"
 
@@ -60,6 +61,7 @@ enum status guard_spec_write(int fd, const struct guard_spec *spec, struct err *
 {
 	struct text text = {0};
 	add_number(&text, spec->orphan_term_ms);
+	add_field(&text, spec->cpus ? spec->cpus : "");
 	add_number(&text, spec->arguments.count);
 	for (size_t i = 0; i < spec->arguments.count; i++)
 		add_field(&text, spec->arguments.items[i]);
@@ -110,9 +112,12 @@ enum status guard_spec_read(int fd, struct guard_spec *spec, struct err *err)
 	enum status status = file_read(path, SPEC_BYTES_MAX, &text, err);
 	size_t at = 0;
 	unsigned long long term_ms = 0;
+	bool numbered = !status && take_number(&text, &at, &term_ms) && term_ms <= UINT32_MAX;
+	const char *cpus = numbered ? take_field(&text, &at) : NULL;
+	spec->cpus = cpus ? mem_strdup(cpus) : NULL;
 	if (!status &&
-		(!take_number(&text, &at, &term_ms) || term_ms > UINT32_MAX || !take_vector(&text, &at, &spec->arguments) ||
-			!take_vector(&text, &at, &spec->environment) || spec->arguments.count == 0))
+		(!cpus || !take_vector(&text, &at, &spec->arguments) || !take_vector(&text, &at, &spec->environment) ||
+			spec->arguments.count == 0))
 		status = err_set(err, STATUS_INPUT, "the launch handed to the guard is not complete");
 	spec->orphan_term_ms = (uint32_t)term_ms;
 	text_release(&text);
@@ -123,6 +128,7 @@ void guard_spec_release(struct guard_spec *spec)
 {
 	string_vector_release(&spec->arguments);
 	string_vector_release(&spec->environment);
+	mem_free(spec->cpus);
 	*spec = (struct guard_spec){0};
 }
 
@@ -136,7 +142,7 @@ static void tell(const struct guard *guard, enum guard_event event, pid_t pid, i
 }
 
 /* In the child between fork and exec. Only what must differ from the guard is set. */
-static void become_engine(const struct guard_spec *spec, int log_write_fd, int failure_fd)
+static void become_engine(const struct guard_spec *spec, const struct cpu_list *cpus, int log_write_fd, int failure_fd)
 {
 	setsid();
 	prctl(PR_SET_PDEATHSIG, SIGKILL); /* the last resort, should the guard itself be killed */
@@ -148,9 +154,12 @@ static void become_engine(const struct guard_spec *spec, int log_write_fd, int f
 	dup2(null_fd, STDIN_FILENO);
 	dup2(log_write_fd, STDOUT_FILENO);
 	dup2(log_write_fd, STDERR_FILENO);
-	execvpe(spec->arguments.items[0], spec->arguments.items,
-		spec->environment.count ? spec->environment.items : (char *[]){NULL});
-	int errnum = errno;
+	int errnum = cpus ? cpu_list_apply(cpus) : 0;
+	if (!errnum) {
+		execvpe(spec->arguments.items[0], spec->arguments.items,
+			spec->environment.count ? spec->environment.items : (char *[]){NULL});
+		errnum = errno;
+	}
 	(void)!write(failure_fd, &errnum, sizeof(errnum));
 	_exit(127);
 }
@@ -159,7 +168,10 @@ static void become_engine(const struct guard_spec *spec, int log_write_fd, int f
 static int start_engine(struct guard *guard, const struct guard_spec *spec)
 {
 	int log[2] = {-1, -1}, failure[2] = {-1, -1}, errnum = 0;
+	struct cpu_list cpus;
 	ASSERT(spec->arguments.items);
+	if (spec->cpus[0] && cpu_list_parse(spec->cpus, &cpus, NULL) != STATUS_OK)
+		return EINVAL;
 	if (pipe2(log, O_CLOEXEC) != 0 || pipe2(failure, O_CLOEXEC) != 0)
 		return errno;
 	/* Room for a burst while we are not scheduled; a refusal changes nothing. */
@@ -168,7 +180,7 @@ static int start_engine(struct guard *guard, const struct guard_spec *spec)
 	if (guard->engine < 0)
 		return errno;
 	if (guard->engine == 0)
-		become_engine(spec, log[1], failure[1]);
+		become_engine(spec, spec->cpus[0] ? &cpus : NULL, log[1], failure[1]);
 	close(log[1]);
 	close(failure[1]);
 	/* The pipe closes by itself when exec succeeds, so this read is as short as the exec. */

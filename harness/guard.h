@@ -33,10 +33,11 @@ struct guard_message {
 	int32_t pid, code, detail;
 };
 
-/* What to launch. Written and read as NUL-terminated fields: term_ms, number of arguments, arguments, number of variables,
+/* What to launch. Written and read as NUL-terminated fields: term_ms, CPUs, number of arguments, arguments, number of variables,
  * variables. */
 struct guard_spec {
 	struct string_vector arguments, environment;
+	char *cpus; /* list of those that the engine may run on; "": as the guard */
 	uint32_t orphan_term_ms; /* SIGTERM to SIGKILL when the harness is gone */
 };
 

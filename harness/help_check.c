@@ -53,7 +53,7 @@ static enum status read_help(const struct experiment *experiment, const struct a
 	if (!status)
 		status = target_environment(&target, &overrides, err);
 	environment_build(environment, &overrides, target.port, "", &variables, &record);
-	const struct launch_request request = {&arguments, &variables, guard_program};
+	const struct launch_request request = {.arguments = &arguments, .environment = &variables, .guard_program = guard_program};
 	if (!status)
 		status = runner->start(&request, &launch, err);
 	int64_t until_ns = clock_monotonic_ns() + (int64_t)(HELP_TIMEOUT_S * 1e9);

@@ -51,7 +51,7 @@ static enum status write_spec(const struct launch_request *request, int *fd, str
 	*fd = memfd_create("verdict-launch", MFD_CLOEXEC);
 	if (*fd < 0)
 		return err_set_errno(err, STATUS_UNAVAILABLE, errno, "creating a memory file for the launch");
-	struct guard_spec spec = {*request->arguments, *request->environment, ORPHAN_TERM_MS};
+	struct guard_spec spec = {*request->arguments, *request->environment, (char *)request->cpus, ORPHAN_TERM_MS};
 	return guard_spec_write(*fd, &spec, err);
 }
 

@@ -14,6 +14,7 @@
 struct launch_request {
 	const struct string_vector *arguments; /* the first is looked up in PATH */
 	const struct string_vector *environment; /* all of it, as "NAME=value" */
+	const char *cpus; /* that the engine may run on; NULL: as this process */
 	const char *guard_program; /* run as "PROGRAM guard"; NULL: the running program */
 };
 

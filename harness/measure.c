@@ -147,8 +147,15 @@ static enum status start(struct measuring *measuring, struct err *err)
 	if (!status) {
 		environment_build(measure->environment, &overrides, measuring->port, measuring->nonce, &environment, &record);
 		measuring->result->command = string_vector_json(&arguments);
-		struct launch_request request = {&arguments, &environment, measure->guard_program};
+		struct text cpus = {0};
+		if (measuring->pin.pinned)
+			cpu_list_text(&measuring->pin.engine, &cpus);
+		struct launch_request request = {.arguments = &arguments,
+			.environment = &environment,
+			.cpus = text_str(&cpus),
+			.guard_program = measure->guard_program};
 		status = measure->runner->start(&request, &measuring->launch, err);
+		text_release(&cpus);
 	}
 	if (!status && launch_update(measuring->launch)->exec_errno)
 		measuring_fail(measuring, FAILURE_LAUNCH_ERROR, "launch_error: cannot run '%s': %s", arguments.items[0],
@@ -157,6 +164,9 @@ static enum status start(struct measuring *measuring, struct err *err)
 		measuring->result->probes = json_new_object();
 		json_set(measuring->result->probes, "environment", record);
 	}
+	struct json *pinned = measuring->launch ? pin_record(&measuring->pin, launch_update(measuring->launch)->pid) : NULL;
+	if (pinned)
+		json_set(measuring->result->probes, "pin", pinned);
 	snprintf(measuring->base_url, sizeof(measuring->base_url), "http://%s:%d", measure->runner->host, measuring->port);
 	string_vector_release(&arguments);
 	string_vector_release(&overrides);
@@ -512,9 +522,10 @@ enum status measure_launch(const struct measure *measure, int arm, struct launch
 	measuring.before = measure->probe->reading(measuring.session);
 	enum status status = STATUS_OK;
 	measuring_enter(&measuring, "launch");
-	if (measuring.target->launches)
+	status = pin_begin(experiment, &measuring.pin, err);
+	if (!status && measuring.target->launches)
 		status = start(&measuring, err);
-	else
+	else if (!status)
 		attach(&measuring);
 	if (!status && !measuring_failed(&measuring))
 		status = measuring_wait_ready(&measuring, err);
@@ -526,6 +537,7 @@ enum status measure_launch(const struct measure *measure, int arm, struct launch
 		out->probes = json_new_object();
 	json_set(out->probes, "machine", probe_compare(measuring.before, measure->probe->reading(measuring.session)));
 	measure->probe->close(measuring.session);
+	pin_end(&measuring.pin);
 	text_release(&measuring.model);
 	return status;
 }

@@ -3,6 +3,7 @@
 #define HARNESS_MEASURE_INTERNAL_H
 
 #include "harness/measure.h"
+#include "harness/pin.h"
 #include "harness/target.h"
 #include "harness/workload.h"
 
@@ -22,6 +23,7 @@ struct measuring {
 	struct launch_result *result;
 	int64_t begin_ns;
 	void *session; /* of the probe */
+	struct pin_session pin;
 	struct json *before; /* reading of the machine before the launch */
 };
 

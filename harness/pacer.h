@@ -1,5 +1,5 @@
-/* When a load may send its next request: at once in a closed loop, at its due time in an open one; and how late it was sent although
- * it was due and a slot was free, which is the client's fault and makes the load another one than was asked for. Pure. */
+/* When a load may send its next request: at once in a closed loop, at its due time in an open one; and how late it was sent
+ * although it was due and a slot was free, which is the client's fault and makes the load another one than was asked for. Pure. */
 #ifndef HARNESS_PACER_H
 #define HARNESS_PACER_H
 

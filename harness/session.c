@@ -9,6 +9,7 @@
 #include "harness/cmd_common.h"
 #include "harness/engine_version.h"
 #include "harness/help_check.h"
+#include "harness/pin.h"
 #include "harness/plan.h"
 #include "harness/report.h"
 #include "harness/run_loop.h"
@@ -156,6 +157,8 @@ enum status session_find(struct session *session, struct err *err)
 	enum status status = find_engine(session, err);
 	if (!status)
 		status = find_model(session, err);
+	if (!status)
+		status = pin_check(session->experiment, err);
 	return status ? status : help_check(session->experiment, &runner_local, environ, NULL, err);
 }
 
