@@ -11,8 +11,9 @@
 
 #define NS_PER_S 1000000000LL
 #define ATTEMPTS 3
-#define APART_NS_MAX 20000 /* between the two readings around the wall clock's; three take 0.1 µs unless something comes between \
-			    */
+#define APART_NS_MAX \
+	20000 /* between the two readings around the wall clock's; three take 0.1 µs unless something comes between \
+	       */
 #define STEP_NS \
 	1000000 /* slewing moves the clocks apart by 0.5 µs in a millisecond at most; more than this is a clock that was set */
 

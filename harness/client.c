@@ -7,6 +7,8 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "harness/completion.h"
+#include "harness/pacer.h"
+#include "harness/stats.h"
 #include "harness/transfer.h"
 
 #define NS_PER_S 1e9
@@ -19,6 +21,7 @@
 #define OPEN_FILES_SPARE 64 /* beside the requests: database, log, terminal, guard */
 #define OPEN_FILES_WANTED ((rlim_t)CLIENT_CONCURRENCY_MAX + OPEN_FILES_SPARE)
 
+#define LATE_FRACTION 0.99 /* of the requests, those that were sent latest left out */
 #define WAIT_NS_MAX ((int64_t)250 * NS_PER_MS) /* how late a passed deadline may be noticed */
 
 struct client {
@@ -101,6 +104,8 @@ struct load_run {
 	struct completion_answer *answers;
 	char **transport_errors; /* NULL: ended well */
 	int64_t *sent_ns; /* 0: never sent */
+	double *late_ms; /* of those that were sent */
+	struct pacer pacer;
 	size_t next, ended;
 	int64_t begin_ns;
 };
@@ -108,12 +113,13 @@ struct load_run {
 static enum status load_run_init(struct load_run *run, struct client *client, const struct client_load *load, struct err *err)
 {
 	size_t n = load->n_bodies;
-	*run = (struct load_run){.load = load, .loop = client->loop};
+	*run = (struct load_run){.load = load, .loop = client->loop, .pacer = {.due_ns = load->due_ns}};
 	run->n_slots = (size_t)load->concurrency < n ? load->concurrency : (int)n;
 	run->slots = mem_calloc((size_t)run->n_slots + 1, sizeof(run->slots[0]));
 	run->answers = mem_calloc(n + 1, sizeof(run->answers[0]));
 	run->transport_errors = mem_calloc(n + 1, sizeof(run->transport_errors[0]));
 	run->sent_ns = mem_calloc(n + 1, sizeof(run->sent_ns[0]));
+	run->late_ms = mem_calloc(n + 1, sizeof(run->late_ms[0]));
 	enum status status = STATUS_OK;
 	for (int i = 0; i < run->n_slots && !status; i++) {
 		run->slots[i].transfer.tally = &run->tally;
@@ -134,6 +140,7 @@ static void load_run_release(struct load_run *run)
 	mem_free(run->answers);
 	mem_free(run->transport_errors);
 	mem_free(run->sent_ns);
+	mem_free(run->late_ms);
 }
 
 static enum status start_request(struct load_run *run, struct slot *slot, struct err *err)
@@ -141,6 +148,7 @@ static enum status start_request(struct load_run *run, struct slot *slot, struct
 	slot->index = run->next++;
 	slot->transfer.answer = &run->answers[slot->index];
 	run->sent_ns[slot->index] = run->tally.progress_ns = clock_monotonic_ns();
+	run->late_ms[slot->index] = (double)pacer_late_ns(&run->pacer, slot->index, run->sent_ns[slot->index]) / NS_PER_MS;
 	enum status status = transfer_begin(&slot->transfer, &run->load->bodies[slot->index], err);
 	if (status)
 		return err_add(err, "request %zu", slot->index);
@@ -159,6 +167,8 @@ static void end_request(struct load_run *run, struct slot *slot, const char *tra
 		completion_begin(answer, http_status, NULL); /* an answer without a body */
 	if (!answer->end_ns)
 		answer->end_ns = clock_monotonic_ns();
+	if (run->n_active == run->n_slots)
+		pacer_note_free(&run->pacer, clock_monotonic_ns());
 	run->n_active--;
 	run->ended++;
 }
@@ -176,10 +186,16 @@ static void collect_ended(struct load_run *run, int64_t now_ns)
 	}
 }
 
-static enum status fill_slots(struct load_run *run, struct err *err)
+/* There is a request, and a slot for it. */
+static bool can_start(const struct load_run *run)
+{
+	return run->n_active < run->n_slots && run->next < run->load->n_bodies;
+}
+
+static enum status fill_slots(struct load_run *run, int64_t now_ns, struct err *err)
 {
 	enum status status = STATUS_OK;
-	for (int i = 0; run->n_active < run->n_slots && run->next < run->load->n_bodies && i < run->n_slots && !status; i++)
+	for (int i = 0; i < run->n_slots && can_start(run) && !pacer_wait_ns(&run->pacer, run->next, now_ns) && !status; i++)
 		if (!run->slots[i].transfer.active)
 			status = start_request(run, &run->slots[i], err);
 	return status;
@@ -189,6 +205,8 @@ static enum status fill_slots(struct load_run *run, struct err *err)
 static int64_t time_to_wait_ns(const struct load_run *run, int64_t now_ns)
 {
 	int64_t wait_ns = WAIT_NS_MAX;
+	if (can_start(run))
+		wait_ns = min_ns(wait_ns, pacer_wait_ns(&run->pacer, run->next, now_ns));
 	for (int i = 0; run->tally.n_done && i < run->n_slots; i++) {
 		const struct transfer *transfer = &run->slots[i].transfer;
 		if (transfer->active && transfer->done_ns)
@@ -201,7 +219,8 @@ static bool is_over(const struct load_run *run, int64_t now_ns, struct client_re
 {
 	if (run->ended == run->load->n_bodies)
 		return true;
-	if ((double)(now_ns - run->tally.progress_ns) > run->load->stall_s * NS_PER_S)
+	/* Between the requests of an open loop there is nothing to be heard. */
+	if (run->n_active > 0 && (double)(now_ns - run->tally.progress_ns) > run->load->stall_s * NS_PER_S)
 		report->end = CLIENT_STALLED;
 	else if ((double)(now_ns - run->begin_ns) > run->load->run_timeout_s * NS_PER_S)
 		report->end = CLIENT_TIMED_OUT;
@@ -213,7 +232,7 @@ static enum status drive(struct load_run *run, struct client_report *report, str
 	for (;;) {
 		int64_t round_ns = clock_monotonic_ns(), allowed_ns = 0;
 		bool watched = false;
-		enum status status = fill_slots(run, err);
+		enum status status = fill_slots(run, round_ns, err);
 		if (!status)
 			status = transfer_loop_step(run->loop, time_to_wait_ns(run, round_ns), &watched, &allowed_ns, err);
 		if (status)
@@ -262,6 +281,7 @@ static void read_answers(struct load_run *run, struct run_result *out)
 		out->requests[i].sent_ns = run->sent_ns[i];
 		completion_finish(
 			&run->answers[i], run->load->bodies[i].expected_tokens, run->transport_errors[i], &out->requests[i]);
+		out->requests[i].due_ns = pacer_due_ns(&run->pacer, i);
 	}
 }
 
@@ -275,7 +295,7 @@ enum status client_run_load(struct client *client, const struct client_load *loa
 	struct load_run run;
 	status = load_run_init(&run, client, load, err);
 	if (!status) {
-		run.begin_ns = run.tally.progress_ns = out->begin_ns = clock_monotonic_ns();
+		run.begin_ns = run.tally.progress_ns = run.pacer.begin_ns = out->begin_ns = clock_monotonic_ns();
 		int64_t cpu_ns = clock_thread_cpu_ns();
 		transfer_loop_enter(client->loop, load->watch);
 		status = drive(&run, report, err);
@@ -284,6 +304,7 @@ enum status client_run_load(struct client *client, const struct client_load *loa
 		report->cpu_frac = (double)(clock_thread_cpu_ns() - cpu_ns) / (double)(out->end_ns - out->begin_ns + 1);
 	}
 	if (!status) {
+		report->late_ms = load->due_ns ? stats_quantile(run.late_ms, run.next, LATE_FRACTION) : 0;
 		cut_off(&run, report);
 		read_answers(&run, out);
 	}

@@ -45,13 +45,15 @@ struct client_body {
 	int expected_tokens; /* max_tokens asked for; -1 unknown */
 };
 
-/* A closed loop: concurrency requests in flight until all are through. */
+/* A closed loop: concurrency requests in flight until all are through. Or an open one: each is sent at its due time, or when a slot
+ * is free after that. Both send in the order of bodies. */
 struct client_load {
 	const char *url; /* of the completion endpoint */
 	const char *api_key; /* NULL: none */
 	const struct client_body *bodies;
 	size_t n_bodies;
-	int concurrency;
+	const int64_t *due_ns; /* [n_bodies] from the beginning, never falling; NULL: a closed loop */
+	int concurrency; /* in flight at most */
 	double run_timeout_s; /* for the whole load */
 	double stall_s; /* without any event while requests are in flight */
 	const struct client_watch *watch; /* may be NULL */
@@ -62,6 +64,8 @@ enum client_end { CLIENT_COMPLETED, CLIENT_STALLED, CLIENT_TIMED_OUT, CLIENT_STO
 struct client_report {
 	enum client_end end;
 	double cpu_frac; /* CPU time of the client for each second of the load */
+	double late_ms; /* 99th percentile of how late requests were sent although they were due and a slot was free; 0 in a closed
+			 * loop. Waits are timed in whole milliseconds, so one of them is to be expected. */
 	double longest_gap_s; /* longest time in which this process was not run although it was due: its times are off by as much */
 };
 

@@ -142,6 +142,7 @@ static void read_guards(struct guards *guards, const struct place *root)
 	place_section(&place, SECTION_GUARDS);
 	guards->completed_frac = place_number(&place, "completed_frac", 0, 1, 1);
 	guards->output_len_exact = place_bool(&place, "output_len_exact", true);
+	guards->token_count_mismatch_pct = place_number(&place, "token_count_mismatch_pct", 0, 100, 1);
 	guards->cached_prompt_frac_max = place_number(&place, "cached_prompt_frac_max", 0, 1, -1);
 	guards->foreign_process_voids = place_choice(&place, "foreign_process", foreigns, 0) == 0;
 	guards->foreign_cpu_frac_max = place_number(&place, "foreign_cpu_frac_max", 0, 1, 1);

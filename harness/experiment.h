@@ -119,6 +119,7 @@ struct guards {
 	double completed_frac;
 	bool output_len_exact;
 	double cached_prompt_frac_max; /* below 0: not said; the dataset decides */
+	double token_count_mismatch_pct; /* of the stream against the server's count */
 	bool foreign_process_voids; /* other processes that compute on the engine's GPUs */
 	double foreign_cpu_frac_max, throttle_frac_max, client_cpu_frac_max,
 		client_late_ms_max; /* more voids a run: see conditions_void */

@@ -15,12 +15,10 @@
 #include "harness/sampler.h"
 
 #define LOG_TAIL_BYTES 8192
-#define LOG_EXPLAIN_BYTES 65536 /* of log in which an explanation is looked for */
 #define PORT_FREE_TIMEOUT_S 5.0 /* after the last process is gone; guess, the kernel closes sockets at once */
 #define FLUSH_TIMEOUT_S 10.0
 #define GAP_S_MAX 1.0 /* guess: no scheduler leaves a process out that long unless the machine or a person stopped it */
 #define FINGERPRINT_TIMEOUT_S 120.0
-#define CACHED_RANDOM_FRAC_MAX 0.01 /* guess: a first token that all prompts share, and rounding */
 #define WARMUP_SLOTS_MAX 8 /* of an open loop without a limit: guess, enough for a batch to form */
 #define MEMORY_POLL_NS 100000000
 #define END_OF_ENGINE_S 1.0 /* guess: a process that has closed its sockets is reaped within this */
@@ -204,22 +202,32 @@ static void wait_for_end_of_engine(struct measuring *measuring, const struct run
 	}
 }
 
+/* One set of bodies and how they are sent. */
+struct sending {
+	const char *endpoint;
+	const struct request_bodies *bodies;
+	const int64_t *due_ns; /* NULL: a closed loop */
+	int concurrency;
+	double timeout_s;
+};
+
 /* Sends one set of bodies. What ended it early is a failure or an interruption; what the requests gave is left to the caller. */
-static enum status send_bodies(struct measuring *measuring, const char *endpoint, const struct request_bodies *bodies,
-	int concurrency, double timeout_s, struct run_result *run, struct client_report *report_out, struct err *err)
+static enum status send_bodies(struct measuring *measuring, const struct sending *sending, struct run_result *run,
+	struct client_report *report_out, struct err *err)
 {
 	const struct protocol *protocol = &measuring->experiment->protocol;
 	char url[512];
 	struct client_watch watch;
 	measuring_watch(measuring, &watch);
-	snprintf(url, sizeof(url), "%s%s", measuring->base_url, endpoint);
+	snprintf(url, sizeof(url), "%s%s", measuring->base_url, sending->endpoint);
 	struct client_load load = {.url = url,
-		.bodies = bodies->items,
-		.n_bodies = bodies->count,
-		.concurrency = concurrency,
-		.run_timeout_s = timeout_s,
+		.bodies = sending->bodies->items,
+		.n_bodies = sending->bodies->count,
+		.due_ns = sending->due_ns,
+		.concurrency = sending->concurrency,
+		.run_timeout_s = sending->timeout_s,
 		/* A whole answer gives no event until it is there. */
-		.stall_s = measuring->target->counts_in_streams ? protocol->stall_s : timeout_s,
+		.stall_s = measuring->target->counts_in_streams ? protocol->stall_s : sending->timeout_s,
 		.watch = &watch};
 	enum status status = client_run_load(measuring->measure->client, &load, run, report_out, err);
 	if (status)
@@ -233,79 +241,8 @@ static enum status send_bodies(struct measuring *measuring, const char *endpoint
 	else if (report_out->end == CLIENT_STALLED)
 		measuring_fail(measuring, FAILURE_HANG, "hang: no event for %g s while requests were in flight", protocol->stall_s);
 	else if (report_out->end == CLIENT_TIMED_OUT)
-		measuring_fail(measuring, FAILURE_HANG, "hang: the run did not end within %g s", timeout_s);
+		measuring_fail(measuring, FAILURE_HANG, "hang: the run did not end within %g s", sending->timeout_s);
 	return STATUS_OK;
-}
-
-/* Requests that failed on a living server. */
-static void check_completed(struct measuring *measuring, const struct run_result *run)
-{
-	const char *first = NULL;
-	size_t failed = 0;
-	for (size_t i = 0; i < run->n_requests; i++) {
-		failed += !run->requests[i].ok;
-		first = !first && !run->requests[i].ok ? run->requests[i].error : first;
-	}
-	double completed = run->n_requests ? (double)(run->n_requests - failed) / (double)run->n_requests : 1;
-	if (measuring_failed(measuring) || completed >= measuring->experiment->guards.completed_frac)
-		return;
-	struct text log = {0};
-	enum failure failure = FAILURE_NONE;
-	char reason[512];
-	if (measuring->launch)
-		logring_read_tail(launch_log(measuring->launch), LOG_EXPLAIN_BYTES, &log);
-	if (measuring->target->explain(text_str(&log), true, &failure, reason) && failure == FAILURE_OOM_RUN)
-		measuring_fail(measuring, failure, "%s", reason);
-	else
-		measuring_fail(measuring, FAILURE_CLIENT_ERROR, "client_error: %zu of %zu requests failed: %.300s", failed,
-			run->n_requests, first);
-	text_release(&log);
-}
-
-/* A fast answer of the wrong length is no speed. */
-static void check_lengths(struct measuring *measuring, const struct workload *workload, const struct run_result *run)
-{
-	const struct request_result *first = NULL;
-	size_t uncounted = 0, wrong = 0;
-	for (size_t i = 0; i < run->n_requests; i++) {
-		const struct request_result *request = &run->requests[i];
-		if (!request->ok)
-			continue;
-		uncounted += (request->flags & REQUEST_NO_USAGE) != 0;
-		/* A model that may stop early is allowed a short answer, never a long one. */
-		bool is_wrong =
-			(request->flags & REQUEST_LONG_OUTPUT) || (workload->ignore_eos && (request->flags & REQUEST_SHORT_OUTPUT));
-		first = is_wrong && !first ? request : first;
-		wrong += is_wrong;
-	}
-	if (uncounted)
-		measuring_fail(measuring, FAILURE_GUARD, "guard: the server told no token counts for %zu of %zu requests",
-			uncounted, run->n_requests);
-	else if (wrong && measuring->experiment->guards.output_len_exact)
-		measuring_fail(measuring, FAILURE_GUARD, "guard: %zu of %zu answers have the wrong length: %d tokens instead of %d",
-			wrong, run->n_requests, first->completion_tokens, first->asked_tokens);
-}
-
-/* Prompts of random tokens share nothing, so whatever comes from a cache is a repeated prompt. Texts may share a template. */
-static double cached_limit(const struct experiment *experiment, const struct workload *workload)
-{
-	double limit = experiment->guards.cached_prompt_frac_max;
-	if (limit >= 0)
-		return limit;
-	return workload->dataset == DATASET_RANDOM_IDS ? CACHED_RANDOM_FRAC_MAX : 1; /* groups and traces are made to share */
-}
-
-static void check_run(struct measuring *measuring, const struct workload *workload, const struct run_result *run)
-{
-	struct run_metrics metrics;
-	check_completed(measuring, run);
-	check_lengths(measuring, workload, run);
-	run_metrics_compute(run, workload_slots(workload), &metrics);
-	double limit = cached_limit(measuring->experiment, workload);
-	if (workload->cache == CACHE_COLD && metrics.cached_frac > limit)
-		measuring_fail(measuring, FAILURE_GUARD,
-			"guard: %.1f %% of the prompt tokens came from a cache that should be cold (limit %.1f %%)",
-			metrics.cached_frac * 100, limit * 100);
 }
 
 static void flush_cache(struct measuring *measuring)
@@ -356,18 +293,22 @@ static enum status run_once(struct measuring *measuring, int workload_index, int
 	struct client_report report_of_run = {0};
 	struct sampler *sampler = sampler_start(
 		measuring->measure->probe, measuring->session, measuring->launch ? launch_guard_pid(measuring->launch) : 0);
-	enum status status = send_bodies(measuring, workload->endpoint, &bodies,
-		warmup ? warmup_slots(workload) : workload_slots(workload), protocol->run_timeout_s, run, &report_of_run, err);
+	int64_t *due_ns = warmup ? NULL : workload_due_times(workload, index);
+	const struct sending sending = {workload->endpoint, &bodies, due_ns,
+		warmup ? warmup_slots(workload) : workload_slots(workload), protocol->run_timeout_s};
+	enum status status = send_bodies(measuring, &sending, run, &report_of_run, err);
+	mem_free(due_ns);
 	run->goodput = workload->goodput;
 	for (size_t i = 0; i < run->n_requests; i++)
 		run->requests[i].asked_tokens = bodies.items[i].expected_tokens;
 	sampler_stop(sampler, &run->conditions);
 	run->conditions.client_cpu_frac = report_of_run.cpu_frac;
+	run->conditions.client_late_ms = report_of_run.late_ms;
 	run->counted = counts && !status && !measuring_failed(measuring) && measuring_read_counters(measuring, &after);
 	if (run->counted)
 		run->counters = counters_difference(&before, &after);
 	if (!status && !measuring_failed(measuring))
-		check_run(measuring, workload, run);
+		measuring_check_run(measuring, workload, run);
 	run->voided = conditions_void(&run->conditions, &experiment->guards, run->void_reason);
 	if (!status && report_of_run.longest_gap_s > GAP_S_MAX) {
 		run->voided = true;
@@ -419,9 +360,10 @@ static enum status take_fingerprint(struct measuring *measuring, struct err *err
 	measuring_enter(measuring, "warmup");
 	struct run_result run = {0};
 	struct client_report report_of_run = {0};
-	enum status status = send_bodies(measuring, endpoint, &bodies, 1, FINGERPRINT_TIMEOUT_S, &run, &report_of_run, err);
+	const struct sending sending = {endpoint, &bodies, NULL, 1, FINGERPRINT_TIMEOUT_S};
+	enum status status = send_bodies(measuring, &sending, &run, &report_of_run, err);
 	if (!status && !measuring_failed(measuring))
-		check_completed(measuring, &run);
+		measuring_check_completed(measuring, &run);
 	if (!status && !measuring_failed(measuring)) {
 		struct json *texts = json_new_array();
 		struct text text = {0};

@@ -1,4 +1,4 @@
-/* What the two halves of measuring share. Private to measure*.c. */
+/* What the parts of measuring share. Private to measure*.c. */
 #ifndef HARNESS_MEASURE_INTERNAL_H
 #define HARNESS_MEASURE_INTERNAL_H
 
@@ -39,6 +39,12 @@ void measuring_explain_exit(struct measuring *measuring, bool running);
 void measuring_watch(struct measuring *measuring, struct client_watch *watch);
 bool measuring_engine_gone(struct measuring *measuring);
 void measuring_enter(struct measuring *measuring, const char *phase);
+
+#define LOG_EXPLAIN_BYTES 65536 /* of log in which an explanation is looked for */
+
+/* Records the failure of a run whose requests failed, or whose answers are not what was asked. */
+void measuring_check_completed(struct measuring *measuring, const struct run_result *run);
+void measuring_check_run(struct measuring *measuring, const struct workload *workload, const struct run_result *run);
 
 /* How this server is asked; model is borrowed from measuring. */
 struct request_style measuring_style(const struct measuring *measuring);

@@ -17,73 +17,13 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "harness/measure.h"
-#include "tests/support/experiments.h"
+#include "tests/support/measure_bed.h"
 #include "tests/support/roles.h"
-
-extern char **environ;
-
-struct fixture {
-	struct measure measure;
-	struct interrupt interrupt;
-	struct experiment *experiment;
-};
-
-static void set_up(struct fixture *fixture, const struct stub_experiment *options)
-{
-	struct text text = {0};
-	struct err err = {0};
-	struct experiment_overrides overrides = {0};
-	*fixture = (struct fixture){0};
-	stub_experiment_text(options, &text);
-	if (experiment_parse(text.data, text.len, "stub.json", &overrides, &fixture->experiment, &err) != STATUS_OK)
-		fail_msg("%s", err.text);
-	text_release(&text);
-	assert_int_equal(interrupt_open(&fixture->interrupt, NULL), STATUS_OK);
-	fixture->measure = (struct measure){.experiment = fixture->experiment,
-		.runner = &runner_local,
-		.probe = &probe_linux,
-		.interrupt = &fixture->interrupt,
-		.environment = environ};
-	assert_int_equal(client_create(&fixture->measure.client, NULL), STATUS_OK);
-}
-
-static void tear_down(struct fixture *fixture)
-{
-	client_destroy(fixture->measure.client);
-	interrupt_close(&fixture->interrupt);
-	experiment_release(fixture->experiment);
-}
-
-/* Measures an arm and checks that nothing is left of it. */
-static void measure_arm(const struct stub_experiment *options, int arm, struct launch_result *result)
-{
-	struct fixture fixture;
-	struct err err = {0};
-	set_up(&fixture, options);
-	if (measure_launch(&fixture.measure, arm, result, &err) != STATUS_OK)
-		fail_msg("%s", err.text);
-	assert_false(result->machine_dirty);
-	tear_down(&fixture);
-}
-
-static void expect_failure(
-	const struct stub_experiment *options, int arm, enum failure failure, const char *phase, const char *contains)
-{
-	struct launch_result result;
-	measure_arm(options, arm, &result);
-	print_message("%s\n", result.reason);
-	assert_string_equal(failure_name(result.failure), failure_name(failure));
-	assert_string_equal(result.phase, phase);
-	assert_true(text_starts_with(result.reason, failure_name(failure)));
-	if (!strstr(result.reason, contains))
-		fail_msg("'%s' does not hold '%s'", result.reason, contains);
-	launch_result_release(&result);
-}
 
 static void a_good_launch_gives_runs_facts_and_a_fingerprint(void **state)
 {
 	struct launch_result result;
-	measure_arm(&(struct stub_experiment){0}, 0, &result);
+	measure_bed_arm(&(struct stub_experiment){0}, 0, &result);
 	assert_string_equal(result.reason, "");
 	assert_int_equal(result.failure, FAILURE_NONE);
 	assert_int_equal(result.n_runs, 3);
@@ -113,8 +53,8 @@ static void a_good_launch_gives_runs_facts_and_a_fingerprint(void **state)
 static void prompts_differ_between_runs_and_agree_between_arms(void **state)
 {
 	struct launch_result base, candidate;
-	measure_arm(&(struct stub_experiment){0}, 0, &base);
-	measure_arm(&(struct stub_experiment){0}, 1, &candidate);
+	measure_bed_arm(&(struct stub_experiment){0}, 0, &base);
+	measure_bed_arm(&(struct stub_experiment){0}, 1, &candidate);
 	/* The stub's answer depends on the prompt alone. */
 	for (size_t i = 0; i < base.n_runs; i++)
 		for (size_t r = 0; r < base.runs[i].n_requests; r++)
@@ -131,7 +71,7 @@ static void ready_is_health_and_one_real_token(void **state)
 	/* /v1/models answers at once, health after 300 ms, completions after 600 ms; nothing of it counts against the engine. */
 	const char *stub[] = {"--health-after-ms", "300", "--completions-after-ms", "600", NULL};
 	struct launch_result result;
-	measure_arm(&(struct stub_experiment){.stub = stub}, 0, &result);
+	measure_bed_arm(&(struct stub_experiment){.stub = stub}, 0, &result);
 	assert_int_equal(result.failure, FAILURE_NONE);
 	assert_true(result.spawn_to_ready_ns >= 600 * (int64_t)1000000);
 	launch_result_release(&result);
@@ -140,7 +80,7 @@ static void ready_is_health_and_one_real_token(void **state)
 static void a_server_that_is_never_ready_is_a_timeout_that_says_what_was_seen(void **state)
 {
 	const char *stub[] = {"--completions-after-ms", "1000000", NULL};
-	expect_failure(
+	measure_bed_expect(
 		&(struct stub_experiment){.stub = stub, .ready_timeout_s = 0.5}, 0, FAILURE_READY_TIMEOUT, "ready", "HTTP 503");
 }
 
@@ -149,7 +89,7 @@ static void too_little_memory_names_the_fraction_that_works(void **state)
 	struct stub_experiment options = {.baseline = "{\"mem_fraction\": 0.9}",
 		.matrix = "{\"mode\": \"ofat\", \"factors\": {\"mem_fraction\": [0.9, 0.2]}, \"aa_twin\": false}"};
 	struct launch_result result;
-	measure_arm(&options, 1, &result);
+	measure_bed_arm(&options, 1, &result);
 	assert_int_equal(result.failure, FAILURE_OOM_LOAD);
 	assert_string_equal(result.reason, "oom_load: needs mem_fraction 0.31");
 	assert_string_equal(result.phase, "ready");
@@ -160,56 +100,56 @@ static void too_little_memory_names_the_fraction_that_works(void **state)
 static void an_engine_that_does_not_start_is_a_launch_error(void **state)
 {
 	const char *stub[] = {"--exit-code", "5", NULL}, *unknown[] = {"--no-such-switch", NULL};
-	expect_failure(&(struct stub_experiment){.stub = stub}, 0, FAILURE_LAUNCH_ERROR, "ready",
+	measure_bed_expect(&(struct stub_experiment){.stub = stub}, 0, FAILURE_LAUNCH_ERROR, "ready",
 		"exit code 5: stub-server: ends as ordered");
-	expect_failure(&(struct stub_experiment){.stub = unknown}, 0, FAILURE_LAUNCH_ERROR, "ready", "no-such-switch");
+	measure_bed_expect(&(struct stub_experiment){.stub = unknown}, 0, FAILURE_LAUNCH_ERROR, "ready", "no-such-switch");
 }
 
 static void a_program_that_is_not_there_is_a_launch_error(void **state)
 {
 	struct text text = {0};
-	struct fixture fixture;
+	struct measure_bed bed;
 	struct launch_result result;
-	set_up(&fixture, &(struct stub_experiment){0});
+	measure_bed_open(&bed, &(struct stub_experiment){0});
 	const char *words[] = {"/no/such/engine"};
-	fixture.experiment->engine.command = (struct string_list){words, 1};
-	assert_int_equal(measure_launch(&fixture.measure, 0, &result, NULL), STATUS_OK);
+	bed.experiment->engine.command = (struct string_list){words, 1};
+	assert_int_equal(measure_launch(&bed.measure, 0, &result, NULL), STATUS_OK);
 	assert_int_equal(result.failure, FAILURE_LAUNCH_ERROR);
 	assert_non_null(strstr(result.reason, "cannot run '/no/such/engine': No such file"));
 	launch_result_release(&result);
-	tear_down(&fixture);
+	measure_bed_close(&bed);
 	text_release(&text);
 }
 
 static void a_stranger_on_the_port_is_not_measured(void **state)
 {
 	const char *stub[] = {"--wrong-nonce", NULL};
-	expect_failure(&(struct stub_experiment){.stub = stub}, 0, FAILURE_LAUNCH_ERROR, "ready", "another server answers");
+	measure_bed_expect(&(struct stub_experiment){.stub = stub}, 0, FAILURE_LAUNCH_ERROR, "ready", "another server answers");
 	/* Without a nonce the listening socket decides: here the launch only sleeps, and somebody else's server answers. */
 	struct stub_process other;
 	stub_start(&other, NULL);
-	struct fixture fixture;
+	struct measure_bed bed;
 	struct launch_result result;
-	set_up(&fixture,
+	measure_bed_open(&bed,
 		&(struct stub_experiment){
 			.adapter = "command", .engine_extra = ", \"flags\": {\"speculation\": \"--speculation\"}"});
 	struct runner_ops runner = runner_local;
-	fixture.measure.runner = &runner;
+	bed.measure.runner = &runner;
 	const char *words[] = {"/bin/sleep", "30"};
-	fixture.experiment->engine.command = (struct string_list){words, 2};
-	fixture.experiment->arms[0].n_settings = 0;
-	fixture.experiment->engine.ready_timeout_s = 1;
-	assert_int_equal(measure_launch(&fixture.measure, 0, &result, NULL), STATUS_OK);
+	bed.experiment->engine.command = (struct string_list){words, 2};
+	bed.experiment->arms[0].n_settings = 0;
+	bed.experiment->engine.ready_timeout_s = 1;
+	assert_int_equal(measure_launch(&bed.measure, 0, &result, NULL), STATUS_OK);
 	assert_int_equal(result.failure, FAILURE_READY_TIMEOUT);
 	launch_result_release(&result);
-	tear_down(&fixture);
+	measure_bed_close(&bed);
 	stub_stop(&other);
 }
 
 static void a_setting_that_is_not_in_effect_fails_as_inactive(void **state)
 {
 	const char *stub[] = {"--config-lies", NULL};
-	expect_failure(&(struct stub_experiment){.stub = stub}, 1, FAILURE_INACTIVE, "ready",
+	measure_bed_expect(&(struct stub_experiment){.stub = stub}, 1, FAILURE_INACTIVE, "ready",
 		"speculation=ngram was asked, off is in effect");
 }
 
@@ -217,7 +157,7 @@ static void an_engine_that_dies_while_measured_is_a_crash_noticed_at_once(void *
 {
 	const char *stub[] = {"--die-after", "5", NULL};
 	int64_t begin_ns = clock_monotonic_ns();
-	expect_failure(&(struct stub_experiment){.stub = stub}, 0, FAILURE_CRASH, "run", "SIGKILL");
+	measure_bed_expect(&(struct stub_experiment){.stub = stub}, 0, FAILURE_CRASH, "run", "SIGKILL");
 	assert_true(clock_monotonic_ns() - begin_ns < (int64_t)10000000000);
 }
 
@@ -227,26 +167,26 @@ static void an_engine_that_goes_silent_is_a_hang(void **state)
 	struct stub_experiment options = {.stub = stub,
 		.protocol = "{\"blocks\": 1, \"max_blocks\": 1, \"runs_per_launch\": 2, "
 			    "\"warmup\": {\"requests_per_slot\": 1}, \"stall_s\": 0.3, \"run_timeout_s\": 20}"};
-	expect_failure(&options, 0, FAILURE_HANG, "run", "no event for 0.3 s");
+	measure_bed_expect(&options, 0, FAILURE_HANG, "run", "no event for 0.3 s");
 }
 
 static void answers_of_the_wrong_length_break_a_guard(void **state)
 {
 	const char *stub[] = {"--output-tokens", "5", NULL};
-	expect_failure(&(struct stub_experiment){.stub = stub}, 0, FAILURE_GUARD, "warmup", "5 tokens instead of 12");
+	measure_bed_expect(&(struct stub_experiment){.stub = stub}, 0, FAILURE_GUARD, "warmup", "5 tokens instead of 12");
 }
 
 static void a_server_that_tells_no_counts_breaks_a_guard(void **state)
 {
 	const char *stub[] = {"--no-usage", NULL};
-	expect_failure(&(struct stub_experiment){.stub = stub}, 0, FAILURE_GUARD, "warmup", "no token counts");
+	measure_bed_expect(&(struct stub_experiment){.stub = stub}, 0, FAILURE_GUARD, "warmup", "no token counts");
 }
 
 static void a_warm_cache_breaks_the_guard_of_a_cold_workload(void **state)
 {
 	const char *stub[] = {"--cached-tokens", "4", NULL};
 	struct stub_experiment options = {.stub = stub, .guards = "{\"cached_prompt_frac_max\": 0.01}"};
-	expect_failure(&options, 0, FAILURE_GUARD, "warmup", "50.0 % of the prompt tokens");
+	measure_bed_expect(&options, 0, FAILURE_GUARD, "warmup", "50.0 % of the prompt tokens");
 }
 
 static void refused_requests_are_a_client_error(void **state)
@@ -254,17 +194,17 @@ static void refused_requests_are_a_client_error(void **state)
 	struct stub_process stub;
 	const char *arguments[] = {"--transcript", "tests/golden/field/b14a_error_after_tokens.sse", NULL};
 	stub_start(&stub, arguments);
-	struct fixture fixture;
+	struct measure_bed bed;
 	struct launch_result result;
-	set_up(&fixture, &(struct stub_experiment){0});
-	fixture.experiment->engine.adapter = "attach";
-	fixture.experiment->engine.url = stub.url;
-	fixture.experiment->engine.ready_timeout_s = 1;
-	assert_int_equal(measure_launch(&fixture.measure, 0, &result, NULL), STATUS_OK);
+	measure_bed_open(&bed, &(struct stub_experiment){0});
+	bed.experiment->engine.adapter = "attach";
+	bed.experiment->engine.url = stub.url;
+	bed.experiment->engine.ready_timeout_s = 1;
+	assert_int_equal(measure_launch(&bed.measure, 0, &result, NULL), STATUS_OK);
 	assert_int_equal(result.failure, FAILURE_READY_TIMEOUT); /* an error in the stream is no token */
 	assert_non_null(strstr(result.reason, "engine stopped"));
 	launch_result_release(&result);
-	tear_down(&fixture);
+	measure_bed_close(&bed);
 	stub_stop(&stub);
 }
 
@@ -272,27 +212,27 @@ static void an_attached_server_is_measured_and_left_alone(void **state)
 {
 	struct stub_process stub;
 	stub_start(&stub, NULL);
-	struct fixture fixture;
+	struct measure_bed bed;
 	struct launch_result result;
 	char url[96];
 	snprintf(url, sizeof(url), "%s/v1/", stub.url);
-	set_up(&fixture, &(struct stub_experiment){0});
-	fixture.experiment->engine.adapter = "attach";
-	fixture.experiment->engine.url = url;
-	assert_int_equal(measure_launch(&fixture.measure, 0, &result, NULL), STATUS_OK);
+	measure_bed_open(&bed, &(struct stub_experiment){0});
+	bed.experiment->engine.adapter = "attach";
+	bed.experiment->engine.url = url;
+	assert_int_equal(measure_launch(&bed.measure, 0, &result, NULL), STATUS_OK);
 	assert_string_equal(result.reason, "");
 	assert_int_equal(result.n_runs, 3);
 	assert_int_equal(kill(stub.pid, 0), 0);
 	launch_result_release(&result);
-	tear_down(&fixture);
+	measure_bed_close(&bed);
 	stub_stop(&stub);
 }
 
 static void a_command_adapter_proves_identity_by_the_socket(void **state)
 {
 	struct launch_result result;
-	measure_arm(&(struct stub_experiment){.adapter = "command",
-			    .engine_extra = ", \"flags\": {\"speculation\": \"--speculation\"}"},
+	measure_bed_arm(&(struct stub_experiment){.adapter = "command",
+				.engine_extra = ", \"flags\": {\"speculation\": \"--speculation\"}"},
 		1, &result);
 	assert_string_equal(result.reason, "");
 	assert_non_null(strstr(result.command, "--speculation\",\"ngram\""));
@@ -314,10 +254,10 @@ static void other_engines_are_driven_by_their_own_names_and_words(void **state)
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		const char *stub[] = {"--dialect", cases[i].adapter, NULL};
 		struct launch_result result;
-		measure_arm(&(struct stub_experiment){.adapter = cases[i].adapter,
-				    .stub = stub,
-				    .baseline = cases[i].baseline,
-				    .matrix = cases[i].matrix},
+		measure_bed_arm(&(struct stub_experiment){.adapter = cases[i].adapter,
+					.stub = stub,
+					.baseline = cases[i].baseline,
+					.matrix = cases[i].matrix},
 			0, &result);
 		assert_string_equal(result.reason, "");
 		assert_non_null(strstr(result.command, cases[i].argument));
@@ -333,10 +273,10 @@ static void an_engine_that_counts_in_whole_answers_is_asked_for_those(void **sta
 	/* The word that tells the Python front of llama.cpp from its C++ server. */
 	const char *stub[] = {"--dialect", "llamacpp", "llama_cpp.server", NULL};
 	struct launch_result result;
-	measure_arm(&(struct stub_experiment){.adapter = "llamacpp",
-			    .stub = stub,
-			    .baseline = "{\"threads\": 1}",
-			    .matrix = "{\"factors\": {\"threads\": [1, 2]}, \"aa_twin\": false}"},
+	measure_bed_arm(&(struct stub_experiment){.adapter = "llamacpp",
+				.stub = stub,
+				.baseline = "{\"threads\": 1}",
+				.matrix = "{\"factors\": {\"threads\": [1, 2]}, \"aa_twin\": false}"},
 		0, &result);
 	assert_string_equal(result.reason, "");
 	assert_non_null(strstr(result.command, "--n_threads\",\"1\""));
@@ -362,16 +302,16 @@ static void arms_of_one_experiment_can_be_different_engines(void **state)
 		"\"workloads\": [{\"name\": \"w\", \"concurrency\": 1, \"requests\": 1, \"sampling\": {\"max_tokens\": 4}}],"
 		"\"protocol\": {\"blocks\": 1, \"runs_per_launch\": 1}, \"guards\": {\"greedy_fingerprint\": {\"prompts\": 0}}}",
 		support_program(), support_program());
-	struct fixture fixture;
+	struct measure_bed bed;
 	struct launch_result result;
 	struct err err = {0};
-	set_up(&fixture, &(struct stub_experiment){0});
-	experiment_release(fixture.experiment);
-	if (experiment_parse(text.data, text.len, "e.json", NULL, &fixture.experiment, &err))
+	measure_bed_open(&bed, &(struct stub_experiment){0});
+	experiment_release(bed.experiment);
+	if (experiment_parse(text.data, text.len, "e.json", NULL, &bed.experiment, &err))
 		fail_msg("%s", err.text);
-	fixture.measure.experiment = fixture.experiment;
+	bed.measure.experiment = bed.experiment;
 	for (int arm = 0; arm < 2; arm++) {
-		assert_int_equal(measure_launch(&fixture.measure, arm, &result, NULL), STATUS_OK);
+		assert_int_equal(measure_launch(&bed.measure, arm, &result, NULL), STATUS_OK);
 		assert_string_equal(result.reason, "");
 		assert_true(arm == 1 ? strstr(result.command, "\"--speculation\",\"ngram\"") != NULL
 				     : strstr(result.command, "speculation") == NULL);
@@ -379,21 +319,21 @@ static void arms_of_one_experiment_can_be_different_engines(void **state)
 		launch_result_release(&result);
 	}
 	text_release(&text);
-	tear_down(&fixture);
+	measure_bed_close(&bed);
 }
 
 static void what_other_engines_say_is_a_failure_class(void **state)
 {
 	const char *vllm[] = {"--dialect", "vllm", NULL}, *sglang[] = {"--dialect", "sglang", "--config-lies", NULL};
-	expect_failure(&(struct stub_experiment){.adapter = "vllm",
-			       .stub = vllm,
-			       .baseline = "{\"mem_fraction\": 0.2}",
-			       .matrix = "{\"factors\": {\"mem_fraction\": [0.2, 0.9]}, \"aa_twin\": false}"},
+	measure_bed_expect(&(struct stub_experiment){.adapter = "vllm",
+				   .stub = vllm,
+				   .baseline = "{\"mem_fraction\": 0.2}",
+				   .matrix = "{\"factors\": {\"mem_fraction\": [0.2, 0.9]}, \"aa_twin\": false}"},
 		0, FAILURE_OOM_LOAD, "ready", "No available memory for the cache blocks");
-	expect_failure(&(struct stub_experiment){.adapter = "sglang",
-			       .stub = sglang,
-			       .baseline = "{\"graph_max_bs\": 32}",
-			       .matrix = "{\"factors\": {\"graph_max_bs\": [32, 8]}, \"aa_twin\": false}"},
+	measure_bed_expect(&(struct stub_experiment){.adapter = "sglang",
+				   .stub = sglang,
+				   .baseline = "{\"graph_max_bs\": 32}",
+				   .matrix = "{\"factors\": {\"graph_max_bs\": [32, 8]}, \"aa_twin\": false}"},
 		0, FAILURE_INACTIVE, "ready", "graph_max_bs=32 was asked, 160 is in effect");
 }
 
@@ -404,18 +344,18 @@ static bool port_never_free(int port)
 
 static void a_port_that_does_not_come_back_makes_the_machine_dirty_and_blames_nobody(void **state)
 {
-	struct fixture fixture;
+	struct measure_bed bed;
 	struct launch_result result;
-	set_up(&fixture, &(struct stub_experiment){0});
+	measure_bed_open(&bed, &(struct stub_experiment){0});
 	struct runner_ops stuck = runner_local;
 	stuck.port_is_free = port_never_free;
-	fixture.measure.runner = &stuck;
-	assert_int_equal(measure_launch(&fixture.measure, 0, &result, NULL), STATUS_OK);
+	bed.measure.runner = &stuck;
+	assert_int_equal(measure_launch(&bed.measure, 0, &result, NULL), STATUS_OK);
 	assert_true(result.machine_dirty);
 	assert_int_equal(result.failure, FAILURE_NONE);
 	assert_int_equal(result.n_runs, 3);
 	launch_result_release(&result);
-	tear_down(&fixture);
+	measure_bed_close(&bed);
 }
 
 /* A machine whose CPUs count one more throttling at every look. */
@@ -431,11 +371,11 @@ static void a_clock_throttled_in_one_arm_only_voids_that_arms_runs(void **state)
 	throttled.sample = sample_throttled;
 	const struct probe_ops *probes[] = {&probe_linux, &throttled};
 	for (int arm = 0; arm < 2; arm++) {
-		struct fixture fixture;
+		struct measure_bed bed;
 		struct launch_result result;
-		set_up(&fixture, &(struct stub_experiment){0});
-		fixture.measure.probe = probes[arm];
-		assert_int_equal(measure_launch(&fixture.measure, arm, &result, NULL), STATUS_OK);
+		measure_bed_open(&bed, &(struct stub_experiment){0});
+		bed.measure.probe = probes[arm];
+		assert_int_equal(measure_launch(&bed.measure, arm, &result, NULL), STATUS_OK);
 		assert_int_equal(result.failure, FAILURE_NONE);
 		assert_int_equal(result.n_runs, 3);
 		for (size_t i = 0; i < result.n_runs; i++) {
@@ -444,7 +384,7 @@ static void a_clock_throttled_in_one_arm_only_voids_that_arms_runs(void **state)
 				assert_true(text_starts_with(result.runs[i].void_reason, "void: clocks were throttled in 100 %"));
 		}
 		launch_result_release(&result);
-		tear_down(&fixture);
+		measure_bed_close(&bed);
 	}
 }
 
@@ -459,7 +399,7 @@ static void another_process_that_loads_the_machine_voids_the_run(void **state)
 		for (volatile long i = 0;; i++)
 			;
 	}
-	measure_arm(&(struct stub_experiment){.stub = stub, .guards = "{\"foreign_cpu_frac_max\": 0.02}"}, 0, &result);
+	measure_bed_arm(&(struct stub_experiment){.stub = stub, .guards = "{\"foreign_cpu_frac_max\": 0.02}"}, 0, &result);
 	kill(spinner, SIGKILL);
 	waitpid(spinner, NULL, 0);
 	print_message("%s\n", result.runs[1].void_reason);
@@ -473,7 +413,7 @@ static void the_conditions_of_a_run_are_known(void **state)
 {
 	const char *stub[] = {"--token-ms", "20", NULL};
 	struct launch_result result;
-	measure_arm(&(struct stub_experiment){.stub = stub}, 0, &result);
+	measure_bed_arm(&(struct stub_experiment){.stub = stub}, 0, &result);
 	const struct run_conditions *conditions = &result.runs[1].conditions;
 	assert_true(conditions->samples >= 2);
 	assert_true(conditions->seconds > 0.2);
@@ -492,10 +432,10 @@ static void real_text_goes_to_the_chat_endpoint(void **state)
 	close(fd);
 	const char *stub[] = {"--request-log", path, NULL};
 	struct launch_result result;
-	measure_arm(&(struct stub_experiment){.stub = stub,
-			    .workloads = "[{\"name\": \"t\", \"concurrency\": 1, \"requests\": 2, "
-					 "\"dataset\": {\"kind\": \"text\", \"prompts\": [\"one\", \"two\"]}, \"sampling\": "
-					 "{\"max_tokens\": 4}}]"},
+	measure_bed_arm(&(struct stub_experiment){.stub = stub,
+				.workloads = "[{\"name\": \"t\", \"concurrency\": 1, \"requests\": 2, "
+					     "\"dataset\": {\"kind\": \"text\", \"prompts\": [\"one\", \"two\"]}, \"sampling\": "
+					     "{\"max_tokens\": 4}}]"},
 		0, &result);
 	assert_string_equal(result.reason, "");
 	struct text log = {0};
@@ -510,13 +450,13 @@ static void real_text_goes_to_the_chat_endpoint(void **state)
 
 static void a_signal_stops_the_engine_and_gives_no_result(void **state)
 {
-	struct fixture fixture;
+	struct measure_bed bed;
 	struct launch_result result;
-	set_up(&fixture, &(struct stub_experiment){0});
+	measure_bed_open(&bed, &(struct stub_experiment){0});
 	kill(getpid(), SIGINT); /* blocked, and read at the first wait */
-	assert_int_equal(measure_launch(&fixture.measure, 0, &result, NULL), STATUS_INTERRUPTED);
+	assert_int_equal(measure_launch(&bed.measure, 0, &result, NULL), STATUS_INTERRUPTED);
 	launch_result_release(&result);
-	tear_down(&fixture);
+	measure_bed_close(&bed);
 }
 
 int main(int argc, char **argv)

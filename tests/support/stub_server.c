@@ -240,6 +240,8 @@ static void stream_tokens(struct stub *stub, int fd, const struct json *request,
 	long long events = 0, step = chunked ? CHUNK_TOKENS : 1;
 	for (long long i = 0; i < answering.tokens && alive; i += step, events++) {
 		alive = send_tokens(&answering, i, i + step < answering.tokens ? i + step : answering.tokens);
+		if (alive && has_fraud(stub, "split-tokens"))
+			alive = send_event(fd, new_event(chat, ".", NULL));
 		if (has_fraud(stub, "stream-error") && events == 2) {
 			static const char error[] = "data: {\"error\":{\"message\":\"engine stopped\"}}\n\ndata: [DONE]\n\n";
 			send_chunk(fd, error, sizeof(error) - 1);
