@@ -103,6 +103,59 @@ struct kn_heads {
 	float norm_eps;
 };
 
+/* How one row's token is picked; engine/sampler.h defines what the numbers mean. */
+struct kn_sampling {
+	double temperature, top_p, min_p;
+	uint64_t seed;
+	int64_t position; /* the noise is that of (seed, position) */
+	int32_t top_k;
+	int32_t wants_logprob; /* 1: out.logprob is computed; else it is 0 */
+};
+
+/* What came of it. A negative id: the row's numbers are broken. */
+enum { KN_SAMPLED_NAN = -1, KN_SAMPLED_INFINITY = -2, KN_SAMPLED_NOTHING = -3 };
+struct kn_sampled {
+	int32_t id;
+	float logprob; /* of the raw logits */
+};
+
+/* The arrays of one step. Their sizes are the user's; see engine/step.h. */
+struct kn_step_arrays {
+	int32_t *n_rows, *n_logits; /* [1] */
+	int32_t *tokens, *positions, *slots; /* [rows] */
+	int32_t *sources; /* [rows] 0: the token is in tokens; i > 0: it is what the step before sampled as its outcome i - 1 */
+	int32_t *logit_rows; /* [logits] */
+	struct kn_sampling *sampling; /* [logits] */
+	int32_t *block_tables; /* [slots + 1][stride]; the last line is for rows that fill up a plan, and names block 0 alone */
+};
+
+/* What the host learns of a step when it has ended: written last, turn after all else. */
+struct kn_report {
+	uint64_t begin_ns, end_ns; /* by the device's clock */
+	uint32_t turn; /* number of the step that ended; wraps */
+};
+
+/* Backend memory, zeroed before the first step: which step it is, and what its report will say. */
+struct kn_turn {
+	uint64_t begin_ns;
+	uint32_t turn, rows_done;
+};
+
+/* Passes steps to a backend with memory of its own and their outcomes back, so that the host can leave the next step while one
+ * runs. Steps are numbered from 1; step n lies in stage n % 2, and so do its outcomes and its report. Host memory is
+ * fixed by pin, and may be written again when the step's report is there. */
+struct kn_exchange {
+	struct kn_step_arrays stages[2]; /* host */
+	struct kn_sampled *outcomes[2]; /* host, [logits] */
+	struct kn_report *reports; /* host, [2] */
+	struct kn_step_arrays step; /* backend */
+	struct kn_sampled *sampled; /* backend, [logits]: outcomes of the last step */
+	struct kn_turn *turn; /* backend */
+	void *scratch; /* backend, sample_scratch_bytes, zeroed at first */
+	int64_t block_table_stride;
+	int32_t slots_max; /* number of the dummy line of block_tables */
+};
+
 /* Work done by one thread in the middle of a step, such as an allreduce. */
 typedef enum status (*kn_callback)(void *ctx, struct err *err);
 
@@ -149,6 +202,16 @@ struct kn_ops {
 		struct kn_backend *backend, float *x, const float *y, int64_t n, struct err *err); /* x += y; no overlap */
 	enum status (*call)(struct kn_backend *backend, kn_callback callback, void *ctx, struct err *err);
 	enum status (*synchronize)(struct kn_backend *backend, struct err *err);
+
+	/* For backends with memory of their own; others refuse: their users read and write it directly. */
+	/* First operation of a step: fetches the next stage, rows from its n_rows to n_rows becoming rows of the dummy line. */
+	enum status (*take)(struct kn_backend *backend, const struct kn_exchange *exchange, int n_rows, struct err *err);
+	/* Last operation of a step: picks the tokens of the first n_logits rows of logits [.., vocab], and reports. 0 is allowed. */
+	enum status (*sample)(struct kn_backend *backend, const struct kn_exchange *exchange, const float *logits, int64_t vocab,
+		int n_logits, struct err *err);
+	uint64_t (*sample_scratch_bytes)(int logits_max, int64_t vocab);
+	/* Whether everything up to here went well, without waiting for what is under way. */
+	enum status (*check)(struct kn_backend *backend, struct err *err);
 };
 
 extern const struct kn_ops kn_cpu_ops;

@@ -280,6 +280,23 @@ static void cpu_unpin(struct kn_backend *backend, void *host)
 {
 }
 
+/* Steps and logits lie in host memory, where the engine reads and writes them itself. */
+static enum status cpu_take(struct kn_backend *backend, const struct kn_exchange *exchange, int n_rows, struct err *err)
+{
+	return err_set(err, STATUS_INTERNAL, "the CPU backend takes no steps from elsewhere");
+}
+
+static enum status cpu_sample(struct kn_backend *backend, const struct kn_exchange *exchange, const float *logits, int64_t vocab,
+	int n_logits, struct err *err)
+{
+	return err_set(err, STATUS_INTERNAL, "the CPU backend does not sample");
+}
+
+static uint64_t cpu_sample_scratch_bytes(int logits_max, int64_t vocab)
+{
+	return 0;
+}
+
 const struct kn_ops kn_cpu_ops = {
 	.name = "cpu",
 	.own_memory = 0,
@@ -310,4 +327,8 @@ const struct kn_ops kn_cpu_ops = {
 	.add = cpu_add,
 	.call = cpu_call,
 	.synchronize = cpu_synchronize,
+	.take = cpu_take,
+	.sample = cpu_sample,
+	.sample_scratch_bytes = cpu_sample_scratch_bytes,
+	.check = cpu_synchronize,
 };
