@@ -43,6 +43,7 @@ static void keep_options(struct engine *engine, const struct engine_options *opt
 	kept->mem_fraction = keep_text(engine, options->mem_fraction);
 	kept->mem_budget_text = keep_text(engine, options->mem_budget_text);
 	kept->speculation = keep_text(engine, options->speculation);
+	kept->run_ahead = keep_text(engine, options->run_ahead);
 }
 
 static enum status open_model(struct engine *engine, struct err *err)
@@ -107,6 +108,8 @@ static enum status make_step_state(struct engine *engine, struct err *err)
 	});
 	engine->sampler = sampler_create(engine->config.vocab);
 	engine->tokens = mem_calloc((size_t)setup->limits.logits_max, sizeof *engine->tokens);
+	for (int i = 0; i < 2; i++)
+		engine->flights[i].parts = mem_calloc((size_t)setup->limits.slots_max, sizeof *engine->flights[i].parts);
 	if (!engine->drafter_ops)
 		return STATUS_OK;
 	const struct drafter_options options = {
@@ -240,6 +243,8 @@ void engine_destroy(struct engine *engine)
 	if (engine->drafter)
 		engine->drafter_ops->destroy(engine->drafter);
 	mem_free(engine->tokens);
+	for (int i = 0; i < 2; i++)
+		mem_free(engine->flights[i].parts);
 	sampler_destroy(engine->sampler);
 	scheduler_destroy(engine->scheduler);
 	kvcache_destroy(engine->kvcache);

@@ -55,12 +55,27 @@ static void write_steps(const struct metrics *metrics, struct text *out)
 		for (int planned = 0; planned < 2; planned++)
 			text_printf(out, "verdict_steps_total{kind=\"%s\",plan=\"%s\"} %" PRIu64 "\n", kinds[kind],
 				planned ? "yes" : "no", metrics->steps[kind][planned]);
+	one_counter(out, "verdict_steps_above_plans_total", metrics->steps_above_plans,
+		"Decode steps with more rows than the largest plan, run as they came.");
 	head(out, "verdict_step_seconds_total", "counter",
 		"Time of steps: verify is the forward pass of steps with drafts, forward that of others, both without allreduce.");
 	for (int phase = 0; phase < PHASE_COUNT; phase++) {
 		text_printf(out, "verdict_step_seconds_total{phase=\"%s\"}", phases[phase]);
 		seconds(out, metrics->phase_ns[phase]);
 	}
+}
+
+/* How much of the time with work the device was busy. */
+static void write_device(const struct metrics *metrics, struct text *out)
+{
+	one_counter(out, "verdict_device_steps_total", metrics->device_steps, "Steps on a device of its own.");
+	head(out, "verdict_device_seconds_total", "counter", "Time of steps by the device's clock.");
+	text_append_str(out, "verdict_device_seconds_total");
+	seconds(out, metrics->device_ns);
+	head(out, "verdict_device_gap_seconds_total", "counter",
+		"Time between steps that the device waited for the host with work at hand.");
+	text_append_str(out, "verdict_device_gap_seconds_total");
+	seconds(out, metrics->gap_ns);
 }
 
 static void write_allreduce(const struct engine *engine, struct text *out)
@@ -110,6 +125,7 @@ void engine_metrics_text(const struct engine *engine, struct text *out)
 	scheduler_counts(engine->scheduler, &counts);
 	write_requests(&engine->metrics, out);
 	write_steps(&engine->metrics, out);
+	write_device(&engine->metrics, out);
 	write_allreduce(engine, out);
 	write_speculation(engine, out);
 	write_cache(engine, out);

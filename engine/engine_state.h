@@ -33,6 +33,19 @@ struct job {
 	char error[ERR_TEXT_BYTES_MAX]; /* for FINISH_ERROR */
 	int64_t submitted_ns, admitted_ns, first_token_ns;
 	int32_t first_new, n_new, n_accepted; /* of the step that ran last: engine->tokens[first_new .. first_new + n_new) */
+	/* While a step is under way whose token is counted already: its place in sequence.tokens, and its line of logits. -1: none.
+	 */
+	int32_t foreseen_at, foreseen_line;
+};
+
+/* A step that was begun and is not settled. */
+struct flight {
+	struct schedule schedule;
+	struct schedule_part *parts; /* [slots_max] the schedule's, kept beyond the next plan; sequence NULL: its job has ended */
+	bool follows; /* the device had work until this step came */
+	bool verifies; /* has drafts */
+	bool foreseen; /* its sequences are one token further already, whatever it is */
+	bool wants_logits; /* on the host */
 };
 
 /* Seconds of the step thread by what it did; the last is everything else: planning, copying, callbacks. */
@@ -46,6 +59,10 @@ struct metrics {
 	int64_t phase_ns[PHASE_COUNT];
 	struct accept_counters accept;
 	struct comm_stats allreduce;
+	uint64_t steps_above_plans; /* decode steps with more rows than the largest plan */
+	uint64_t device_steps; /* on a device of its own: steps, time in them, and time between one and the next while there was
+				  work */
+	int64_t device_ns, gap_ns;
 };
 
 enum engine_phase { ENGINE_STARTING, ENGINE_READY, ENGINE_FAILED, ENGINE_STOPPING };
@@ -67,6 +84,11 @@ struct engine {
 	struct sampler *sampler;
 	struct drafter *drafter;
 	struct engine_token *tokens; /* [limits.logits_max] of the step that ran last */
+	struct flight flights[2]; /* under way, oldest first */
+	int n_flights;
+	bool settling; /* flights[0] is being settled: it keeps its jobs */
+	bool slept; /* since the last step there was nothing to do */
+	int64_t device_end_ns; /* of the last step, by the device's clock */
 
 	/* lock guards what follows. The step thread lets go of it while ranks compute and while listeners are called. */
 	pthread_mutex_t lock;
@@ -93,5 +115,27 @@ void engine_unlink_job(struct engine *engine, struct job *job);
 
 /* step_loop.c: the step thread's main function. */
 void *engine_run_steps(void *engine);
+
+/* step_begin.c, on the step thread: plans and begins a step, if any job can move. Lock held before and after. */
+enum status engine_begin_step(struct engine *engine, struct flight *flight, struct err *err);
+
+/* step_end.c, on the step thread. */
+/* True when the next step can be planned before this one's tokens are known. */
+bool engine_may_foresee(const struct engine *engine, const struct flight *flight);
+/* Counts its tokens as if they were there. Under the lock. */
+void engine_foresee(struct engine *engine, struct flight *flight);
+/* Waits for it (or computes it here and now), samples what is to be sampled here, settles and tells. Lock held before and after. On
+ * an error nothing was settled: the caller ends all jobs. */
+enum status engine_end_step(struct engine *engine, struct flight *flight, struct err *err);
+/* Takes the job out of everything but its listener's hands. Under the lock; its blocks are free and its counts in the metrics
+ * before the listener hears of its end. */
+void engine_retire(struct engine *engine, struct job *job, enum finish finish);
+/* Tells the listener and frees the job. Without the lock. */
+void engine_tell_end(struct job *job);
+
+static inline struct job *job_of(const struct sequence *sequence)
+{
+	return sequence->owner;
+}
 
 #endif

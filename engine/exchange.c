@@ -87,6 +87,7 @@ static enum status make_backend_memory(struct exchange *exchange, int64_t vocab,
 	exchange->shared.scratch = exchange->pieces[PIECE_SCRATCH];
 	exchange->shared.block_table_stride = exchange->limits.blocks_per_slot_max;
 	exchange->shared.slots_max = exchange->limits.slots_max;
+	exchange->shared.logits_max = exchange->limits.logits_max;
 	return STATUS_OK;
 }
 
@@ -166,7 +167,8 @@ enum status exchange_await(struct exchange *exchange, int64_t timeout_ns, struct
 			if (status != STATUS_OK)
 				return status;
 			if (clock_monotonic_ns() > deadline_ns)
-				return err_set(err, STATUS_UNAVAILABLE, "a step was not over after %.1f s", (double)timeout_ns / 1e9);
+				return err_set(
+					err, STATUS_UNAVAILABLE, "a step was not over after %.1f s", (double)timeout_ns / 1e9);
 		}
 		wait_spin(i);
 	}

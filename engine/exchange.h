@@ -1,5 +1,5 @@
-/* The host's end of a struct kn_exchange: leaves steps where a backend with memory of its own fetches them, and waits for what came of
- * them. At most two steps are under way. One thread uses it. */
+/* The host's end of a struct kn_exchange: leaves steps where a backend with memory of its own fetches them, and waits for what came
+ * of them. At most two steps are under way. One thread uses it. */
 #ifndef ENGINE_EXCHANGE_H
 #define ENGINE_EXCHANGE_H
 

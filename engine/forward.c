@@ -1,54 +1,12 @@
 /* The layers of a Llama model as a list of backend operations. The same function issues them for a step that runs at once
  * and for a plan that is recorded, so both give the same bits. */
-#include "engine/forward.h"
+#include "engine/forward_state.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/mem.h"
-#include "engine/weights.h"
-
-/* Backend memory of one rank beside weights and KV. */
-enum buffer {
-	BUFFER_RESIDUAL, /* [rows_max][hidden] */
-	BUFFER_QKV, /* [rows_max][(heads + 2 * kv_heads) * head_dim] */
-	BUFFER_ATTENDED, /* [rows_max][heads * head_dim] */
-	BUFFER_FFN, /* [rows_max][ffn share] */
-	BUFFER_PARTIAL, /* [rows_max][hidden] this rank's part of a sum over ranks; absent with world 1 */
-	BUFFER_ROPE, /* [positions][head_dim] */
-	BUFFER_KV_HEADS, /* [heads] */
-	BUFFER_STEP, /* the step's arrays, as plans read them */
-	BUFFER_LOGITS, /* [logits_max][vocab] where the backend cannot write to the host's; else absent */
-	BUFFER_COUNT
-};
-
-/* A sum over ranks in the middle of a step; its row count is part of a plan. */
-struct reduction {
-	struct forward *forward;
-	int n_rows;
-};
-
-struct forward {
-	struct forward_options options;
-	struct model_config config;
-	struct shard shard;
-	struct kn_backend *backend;
-	struct weights weights;
-	void *buffers[BUFFER_COUNT];
-	size_t buffer_bytes[BUFFER_COUNT];
-	void *kv;
-	size_t kv_bytes;
-	struct step step; /* in BUFFER_STEP */
-	const struct comm_ops *comm_ops;
-	struct comm *comm;
-	struct kn_plan **plans; /* [n_plans], entry i for i + 1 rows */
-	struct reduction *reductions; /* [n_plans], of the plans */
-	int n_plans;
-	struct reduction eager_reduction;
-	void *pinned[2]; /* host memory that steps are copied from and logits to, where the backend has memory of its own */
-	int uniform_groups; /* see struct kn_attention */
-};
+#include "engine/plan_sizes.h"
 
 /* ---- sizes ---- */
 
@@ -85,7 +43,7 @@ static void buffer_sizes(const struct model_config *config, const struct shard *
 	bytes[BUFFER_PARTIAL] = options->world > 1 ? rows * hidden * sizeof(float) : 0;
 	bytes[BUFFER_ROPE] = (size_t)(positions_of(&options->limits) * config->head_dim) * sizeof(float);
 	bytes[BUFFER_KV_HEADS] = (size_t)heads_of(shard) * sizeof(int32_t);
-	bytes[BUFFER_STEP] = step_bytes(&options->limits);
+	bytes[BUFFER_STEP] = options->kn->own_memory ? 0 : step_bytes(&options->limits);
 	bytes[BUFFER_LOGITS] =
 		options->kn->own_memory ? (size_t)options->limits.logits_max * (size_t)config->vocab * sizeof(float) : 0;
 }
@@ -114,9 +72,18 @@ static struct kn_options backend_options(
 	return kn_options;
 }
 
-static int plans_wanted(const struct forward_options *options)
+/* Largest row count that gets a plan. A padded row costs a CPU as much as a real one, so there every count has its own. */
+static int plans_cap(const struct forward_options *options)
 {
 	return options->graph_max_bs < options->limits.logits_max ? options->graph_max_bs : options->limits.logits_max;
+}
+
+static int plans_wanted(const struct forward_options *options)
+{
+	int count = 0;
+	for (int size = 0; (size = plan_sizes_next(size, plans_cap(options), !options->kn->own_memory)) > 0;)
+		count++;
+	return count;
 }
 
 static bool adjusts_heads(const struct model_config *config)
@@ -124,11 +91,11 @@ static bool adjusts_heads(const struct model_config *config)
 	return config->has_qkv_bias || config->has_qk_norm;
 }
 
-/* Embedding, output head, and per layer five operations or, with a sum over ranks after two of them, nine; one more in families
- * with biases or head norms. */
+/* Taking the step, embedding, output head, sampling; and per layer five operations or, with a sum over ranks after two of them,
+ * nine; one more in families with biases or head norms. */
 static size_t operations_per_step(const struct model_config *config, int world)
 {
-	return 2 + (size_t)config->n_layers * (size_t)((world > 1 ? 9 : 5) + adjusts_heads(config));
+	return 4 + (size_t)config->n_layers * (size_t)((world > 1 ? 9 : 5) + adjusts_heads(config));
 }
 
 enum status forward_memory_needed(const struct source *source, const struct model_config *config,
@@ -145,10 +112,11 @@ enum status forward_memory_needed(const struct source *source, const struct mode
 	out->workspace = options->kn->workspace_bytes_needed(&kn_options);
 	for (int i = 0; i < BUFFER_COUNT; i++)
 		out->workspace += bytes[i];
+	if (options->kn->own_memory)
+		out->workspace += exchange_backend_bytes(options->kn, &options->limits, config->vocab);
 	out->weights = weights_bytes_needed(options->kn, source, config, &shard);
 	out->plans = (uint64_t)plans_wanted(options) *
-		(options->kn->plan_bytes_needed(operations_per_step(config, options->world)) + sizeof(struct reduction) +
-			sizeof(void *));
+		(options->kn->plan_bytes_needed(operations_per_step(config, options->world)) + sizeof(struct forward_plan));
 	out->kv = block_bytes(config, &shard, options->kv_type);
 	return STATUS_OK;
 }
@@ -164,8 +132,10 @@ void forward_memory(const struct forward *forward, struct forward_memory *out)
 	};
 	for (int i = 0; i < BUFFER_COUNT; i++)
 		out->workspace += forward->buffer_bytes[i];
+	if (forward->exchange)
+		out->workspace += exchange_backend_bytes(kn, &forward->options.limits, forward->config.vocab);
 	for (int i = 0; i < forward->n_plans; i++)
-		out->plans += kn->plan_bytes(forward->plans[i]) + sizeof(struct reduction) + sizeof(void *);
+		out->plans += kn->plan_bytes(forward->plans[i].plan) + sizeof(struct forward_plan);
 }
 
 /* ---- operations of one step ---- */
@@ -302,19 +272,43 @@ static enum status run_head(struct forward *forward, const int32_t *row_index, i
 	return forward->options.kn->matmul(forward->backend, &product, n_logits, err);
 }
 
-static enum status run_operations(
+enum status forward_operations(
 	struct forward *forward, struct reduction *reduction, const int32_t *row_index, int n_logits, struct err *err)
 {
-	enum status status = forward->options.kn->embed(forward->backend, forward->weights.embedding, forward->step.tokens,
-		reduction->n_rows, forward->buffers[BUFFER_RESIDUAL], forward->config.hidden, err);
+	const struct kn_ops *kn = forward->options.kn;
+	const struct kn_exchange *exchange = forward->exchange ? exchange_shared(forward->exchange) : NULL;
+	enum status status = exchange ? kn->take(forward->backend, exchange, reduction->n_rows, err) : STATUS_OK;
+	if (status == STATUS_OK)
+		status = kn->embed(forward->backend, forward->weights.embedding, forward->step.tokens, reduction->n_rows,
+			forward->buffers[BUFFER_RESIDUAL], forward->config.hidden, err);
 	for (int layer = 0; layer < forward->config.n_layers && status == STATUS_OK; layer++)
 		status = run_layer(forward, layer, reduction, err);
 	if (status == STATUS_OK && n_logits > 0)
 		status = run_head(forward, row_index, n_logits, err);
+	if (status == STATUS_OK && exchange)
+		status = kn->sample(
+			forward->backend, exchange, forward->buffers[BUFFER_LOGITS], forward->config.vocab, n_logits, err);
 	return status;
 }
 
 /* ---- making ---- */
+
+static enum status bind_step(struct forward *forward, struct err *err)
+{
+	const struct forward_options *options = &forward->options;
+	if (!options->kn->own_memory) {
+		step_bind(&options->limits, forward->buffers[BUFFER_STEP], &forward->step);
+		return STATUS_OK;
+	}
+	enum status status =
+		exchange_create(options->kn, forward->backend, &options->limits, forward->config.vocab, &forward->exchange, err);
+	if (status != STATUS_OK)
+		return status;
+	forward->step = *exchange_step(forward->exchange);
+	status = options->kn->pin(forward->backend, options->logits, forward->buffer_bytes[BUFFER_LOGITS], err);
+	forward->logits_pinned = status == STATUS_OK;
+	return status;
+}
 
 static enum status create_buffers(struct forward *forward, struct err *err)
 {
@@ -327,10 +321,12 @@ static enum status create_buffers(struct forward *forward, struct err *err)
 		if (status != STATUS_OK)
 			return err_add(err, "workspace");
 	}
-	step_bind(&forward->options.limits, forward->buffers[BUFFER_STEP], &forward->step);
+	enum status status = bind_step(forward, err);
+	if (status != STATUS_OK)
+		return status;
 	forward->kv_bytes =
 		(size_t)forward->options.n_blocks * block_bytes(&forward->config, &forward->shard, forward->options.kv_type);
-	enum status status = kn->alloc(forward->backend, forward->kv_bytes, &forward->kv, err);
+	status = kn->alloc(forward->backend, forward->kv_bytes, &forward->kv, err);
 	return status == STATUS_OK ? status : err_add(err, "KV cache");
 }
 
@@ -370,36 +366,59 @@ static enum status fill_kv_heads(struct forward *forward, struct err *err)
 	return status;
 }
 
-/* Runs what a plan will hold once as it comes, on rows of zeros: token 0 at position 0 of the dummy block. Libraries behind a
- * backend with memory of its own load their code at first use, which must not happen while a plan is recorded. */
+/* Runs what a plan will hold once as it comes, as a step without rows: all are of the dummy block. Libraries behind a backend with
+ * memory of its own load their code at first use, which must not happen while a plan is recorded. */
 static enum status rehearse(struct forward *forward, struct reduction *reduction, struct err *err)
 {
-	if (!forward->options.kn->own_memory)
+	struct exchange_outcome outcome;
+	if (!forward->exchange)
 		return STATUS_OK;
-	enum status status = run_operations(forward, reduction, NULL, reduction->n_rows, err);
-	return status == STATUS_OK ? forward->options.kn->synchronize(forward->backend, err) : status;
+	exchange_post_empty(forward->exchange);
+	enum status status = forward_operations(forward, reduction, NULL, reduction->n_rows, err);
+	return status == STATUS_OK ? exchange_await(forward->exchange, FORWARD_TIMEOUT_NS, &outcome, err) : status;
+}
+
+static enum status record_plan(struct forward *forward, struct forward_plan *plan, struct err *err)
+{
+	const struct kn_ops *kn = forward->options.kn;
+	enum status status = rehearse(forward, &plan->reduction, err);
+	if (status == STATUS_OK)
+		status = kn->plan_begin(forward->backend, err);
+	if (status == STATUS_OK)
+		status = forward_operations(forward, &plan->reduction, NULL, plan->n_rows, err);
+	return status == STATUS_OK ? kn->plan_end(forward->backend, &plan->plan, err) : status;
+}
+
+/* What to do about a size that found no memory, and how much the sizes before it took. */
+static enum status refuse_plan(const struct forward *forward, int n_rows, struct err *err)
+{
+	const struct forward_plan *last = forward->n_plans > 0 ? &forward->plans[forward->n_plans - 1] : NULL;
+	struct forward_memory held;
+	char why[ERR_TEXT_BYTES_MAX];
+	if (!err || err->status != STATUS_NO_MEMORY)
+		return err_add(err, "step plan for %d rows", n_rows);
+	forward_memory(forward, &held);
+	memcpy(why, err->text, sizeof why);
+	*err = (struct err){0};
+	return err_set_code(err, STATUS_NO_MEMORY, "not_enough_memory",
+		"not enough memory for the step plan of %d rows (%s); the %d smaller ones hold %llu bytes: lower --graph-max-bs to "
+		"%d, or "
+		"--mem-fraction",
+		n_rows, why, forward->n_plans, (unsigned long long)held.plans, last ? last->n_rows : 0);
 }
 
 static enum status record_plans(struct forward *forward, struct err *err)
 {
-	const struct kn_ops *kn = forward->options.kn;
-	int wanted = plans_wanted(&forward->options);
+	int wanted = plans_wanted(&forward->options), cap = plans_cap(&forward->options), n_rows = 0;
 	if (wanted == 0)
 		return STATUS_OK;
-	forward->plans = mem_calloc((size_t)wanted, sizeof(struct kn_plan *));
-	forward->reductions = mem_calloc((size_t)wanted, sizeof *forward->reductions);
-	for (int i = 0; i < wanted; i++) {
-		forward->reductions[i] = (struct reduction){.forward = forward, .n_rows = i + 1};
-		enum status status = rehearse(forward, &forward->reductions[i], err);
-		if (status == STATUS_OK)
-			status = kn->plan_begin(forward->backend, err);
-		if (status == STATUS_OK)
-			status = run_operations(forward, &forward->reductions[i], NULL, i + 1, err);
-		if (status == STATUS_OK)
-			status = kn->plan_end(forward->backend, &forward->plans[i], err);
-		if (status != STATUS_OK)
-			return err_add(err, "step plan for %d rows", i + 1);
-		forward->n_plans = i + 1;
+	forward->plans = mem_calloc((size_t)wanted, sizeof *forward->plans);
+	while ((n_rows = plan_sizes_next(n_rows, cap, !forward->options.kn->own_memory)) > 0) {
+		struct forward_plan *plan = &forward->plans[forward->n_plans];
+		*plan = (struct forward_plan){.n_rows = n_rows, .reduction = {.forward = forward, .n_rows = n_rows}};
+		if (record_plan(forward, plan, err) != STATUS_OK)
+			return refuse_plan(forward, n_rows, err);
+		forward->n_plans++;
 	}
 	return STATUS_OK;
 }
@@ -442,12 +461,11 @@ void forward_destroy(struct forward *forward)
 		return;
 	const struct kn_ops *kn = forward->options.kn;
 	for (int i = 0; i < forward->n_plans; i++)
-		kn->plan_destroy(forward->backend, forward->plans[i]);
+		kn->plan_destroy(forward->backend, forward->plans[i].plan);
 	mem_free(forward->plans);
-	mem_free(forward->reductions);
-	for (int i = 0; i < 2; i++)
-		if (forward->pinned[i])
-			kn->unpin(forward->backend, forward->pinned[i]);
+	if (forward->logits_pinned)
+		kn->unpin(forward->backend, forward->options.logits);
+	exchange_destroy(forward->exchange);
 	if (forward->kv)
 		kn->release(forward->backend, forward->kv, forward->kv_bytes);
 	for (int i = 0; i < BUFFER_COUNT; i++)
@@ -470,151 +488,13 @@ int forward_plans_count(const struct forward *forward)
 	return forward->n_plans;
 }
 
+int forward_plan_at(const struct forward *forward, int index, uint64_t *bytes)
+{
+	*bytes = forward->options.kn->plan_bytes(forward->plans[index].plan);
+	return forward->plans[index].n_rows;
+}
+
 const char *forward_describe(const struct forward *forward)
 {
 	return forward->options.kn->describe(forward->backend);
-}
-
-/* ---- running ---- */
-
-/* A step comes from our own scheduler: what it breaks here is our bug. */
-static void check_step(const struct forward *forward, const struct step *step)
-{
-	const struct step_limits *limits = &forward->options.limits;
-	int32_t n_rows = *step->n_rows, n_logits = *step->n_logits;
-	ASSERT(n_rows > 0 && n_rows <= limits->rows_max && n_logits >= 0 && n_logits <= limits->logits_max && n_logits <= n_rows);
-	for (int32_t i = 0; i < n_rows; i++) {
-		ASSERT(step->tokens[i] >= 0 && step->tokens[i] < forward->config.vocab);
-		ASSERT(step->positions[i] >= 0 && step->positions[i] < positions_of(limits));
-		ASSERT(step->slots[i] >= 0 && step->slots[i] < limits->slots_max);
-	}
-	for (int32_t i = 0; i < n_logits; i++)
-		ASSERT(step->logit_rows[i] >= 0 && step->logit_rows[i] < n_rows &&
-			(i == 0 || step->logit_rows[i] > step->logit_rows[i - 1]));
-}
-
-static size_t block_table_line(const struct forward *forward, const struct step *step, int32_t row)
-{
-	return (size_t)step->slots[row] * (size_t)forward->options.limits.blocks_per_slot_max;
-}
-
-/* How many block numbers a row may read: up to its own position. */
-static size_t checked_blocks(const struct forward *forward, const struct step *step, int32_t row)
-{
-	size_t line = block_table_line(forward, step, row), count = (size_t)step->positions[row] / KN_KV_BLOCK_TOKENS + 1;
-	for (size_t i = 0; i < count; i++)
-		ASSERT(step->block_tables[line + i] >= 0 && step->block_tables[line + i] < forward->options.n_blocks);
-	return count;
-}
-
-/* Rows of a sequence come in ascending position, so the last row of a run of one slot needs the most blocks. */
-static bool is_last_of_run(const struct step *step, int32_t row)
-{
-	return row + 1 == *step->n_rows || step->slots[row + 1] != step->slots[row];
-}
-
-/* Memory of the backend's own lies behind a link where one large copy is cheaper than many small ones. */
-static enum status copy_whole_step(struct forward *forward, const struct step *step, struct err *err)
-{
-	for (int32_t row = 0; row < *step->n_rows; row++)
-		if (is_last_of_run(step, row))
-			checked_blocks(forward, step, row);
-	return forward->options.kn->to_device(
-		forward->backend, forward->buffers[BUFFER_STEP], step->n_rows, forward->buffer_bytes[BUFFER_STEP], err);
-}
-
-static enum status copy_step(struct forward *forward, const struct step *step, struct err *err)
-{
-	const struct kn_ops *kn = forward->options.kn;
-	const struct {
-		int32_t *to;
-		const int32_t *from;
-		int32_t count;
-	} arrays[] = {
-		{forward->step.tokens, step->tokens, *step->n_rows},
-		{forward->step.positions, step->positions, *step->n_rows},
-		{forward->step.slots, step->slots, *step->n_rows},
-		{forward->step.logit_rows, step->logit_rows, *step->n_logits},
-	};
-	if (kn->own_memory)
-		return copy_whole_step(forward, step, err);
-	for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
-		enum status status = arrays[i].count == 0 ? STATUS_OK
-							  : kn->to_device(forward->backend, arrays[i].to, arrays[i].from,
-								    (size_t)arrays[i].count * sizeof(int32_t), err);
-		if (status != STATUS_OK)
-			return status;
-	}
-	for (int32_t row = 0; row < *step->n_rows; row++) {
-		if (!is_last_of_run(step, row))
-			continue;
-		size_t line = block_table_line(forward, step, row);
-		enum status status = kn->to_device(forward->backend, forward->step.block_tables + line, step->block_tables + line,
-			checked_blocks(forward, step, row) * sizeof(int32_t), err);
-		if (status != STATUS_OK)
-			return status;
-	}
-	return STATUS_OK;
-}
-
-/* A step lies in the same memory every time, and so do the logits: both are fixed at the first step. */
-static enum status pin_host_memory(struct forward *forward, const struct step *step, struct err *err)
-{
-	void *hosts[2] = {step->n_rows, forward->options.logits};
-	static const enum buffer buffers[2] = {BUFFER_STEP, BUFFER_LOGITS};
-	for (int i = 0; forward->options.kn->own_memory && i < 2; i++) {
-		if (forward->pinned[i])
-			continue;
-		enum status status = forward->options.kn->pin(forward->backend, hosts[i], forward->buffer_bytes[buffers[i]], err);
-		if (status != STATUS_OK)
-			return status;
-		forward->pinned[i] = hosts[i];
-	}
-	return STATUS_OK;
-}
-
-/* The end of a step: the host may read the logits and write the next step. */
-static enum status fetch_logits(struct forward *forward, int n_logits, struct err *err)
-{
-	const struct kn_ops *kn = forward->options.kn;
-	if (kn->own_memory && n_logits > 0)
-		return kn->to_host(forward->backend, forward->options.logits, forward->buffers[BUFFER_LOGITS],
-			(size_t)n_logits * (size_t)forward->config.vocab * sizeof(float), err);
-	return kn->synchronize(forward->backend, err);
-}
-
-static int64_t allreduce_ns_of(const struct forward *forward)
-{
-	struct comm_stats stats = {0};
-	if (forward->comm)
-		forward->comm_ops->stats(forward->comm, &stats);
-	return (int64_t)stats.total_ns;
-}
-
-enum status forward_step(struct forward *forward, const struct step *step, struct forward_times *times, struct err *err)
-{
-	ASSERT(forward->options.world == 1 || forward->comm);
-	const struct kn_ops *kn = forward->options.kn;
-	int64_t begin_ns = clock_monotonic_ns(), allreduce_begin_ns = allreduce_ns_of(forward);
-	check_step(forward, step);
-	int n_rows = *step->n_rows, n_logits = *step->n_logits;
-	bool planned = n_rows <= forward->n_plans && n_logits == n_rows;
-	enum status status = pin_host_memory(forward, step, err);
-	if (status == STATUS_OK)
-		status = copy_step(forward, step, err);
-	if (status == STATUS_OK && planned) {
-		status = kn->plan_run(forward->backend, forward->plans[n_rows - 1], err);
-	} else if (status == STATUS_OK) {
-		forward->eager_reduction.n_rows = n_rows;
-		status = run_operations(forward, &forward->eager_reduction, forward->step.logit_rows, n_logits, err);
-	}
-	if (status == STATUS_OK)
-		status = fetch_logits(forward, n_logits, err);
-	if (times)
-		*times = (struct forward_times){
-			.total_ns = clock_monotonic_ns() - begin_ns,
-			.allreduce_ns = allreduce_ns_of(forward) - allreduce_begin_ns,
-			.used_plan = planned,
-		};
-	return status;
 }

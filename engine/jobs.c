@@ -45,6 +45,7 @@ static struct job *make_job(const struct engine *engine, const int32_t *prompt, 
 	job->sampling = *sampling;
 	job->listener = *listener;
 	job->drafted_stay = -1;
+	job->foreseen_at = -1;
 	job->sequence.n_prompt = (int32_t)count;
 	job->sequence.tokens_max = (int32_t)count + answer;
 	job->sequence.tokens = mem_calloc(count + (size_t)answer + 1, sizeof *job->sequence.tokens);

@@ -27,6 +27,7 @@ void engine_options_init(struct engine_options *options)
 		.isa = "auto",
 		.mem_fraction = "auto",
 		.speculation = "off",
+		.run_ahead = "auto",
 		.prefix_cache = true,
 		.tp = 1,
 		.max_num_seqs = 16,
@@ -95,6 +96,9 @@ static void append_knobs(struct engine_options *o, struct option *table, size_t 
 		{"graph-max-bs", OPTION_I64, &o->graph_max_bs, 0, ROWS_MAX, "N",
 			"Largest batch whose step is prepared ahead; larger ones are planned at each step, 0 plans them all so "
 			"(default 32)."},
+		{"run-ahead", OPTION_STRING, &o->run_ahead, 0, 0, "auto|off",
+			"Begin the next step before the tokens of the one under way are known to the host; auto: on GPUs, without "
+			"speculation (default auto)."},
 		{"mem-fraction", OPTION_STRING, &o->mem_fraction, 0, 0, "auto|F",
 			"Share of the memory budget to use, in (0, 1]; what weights, workspace and plans leave becomes KV cache "
 			"(default auto)."},
@@ -213,12 +217,14 @@ enum status engine_options_check(struct engine_options *options, struct err *err
 	static const char *const isas[] = {"auto", "scalar", "avx2", "avx512"};
 	static const char *const kv_types[] = {"f16", "f32"};
 	static const char *const speculations[] = {"off", "ngram"};
+	static const char *const run_aheads[] = {"auto", "off"};
 	static const char *const load_formats[] = {"auto", "dummy"};
 	struct err local = {0};
 	err = err ? err : &local;
 	if (!options->model_path)
 		return err_set_code(err, STATUS_INPUT, "bad_option", "--model PATH is required");
 	if (check_choice("load-format", options->load_format, load_formats, COUNT(load_formats), err) != STATUS_OK ||
+		check_choice("run-ahead", options->run_ahead, run_aheads, COUNT(run_aheads), err) != STATUS_OK ||
 		check_choice("device", options->device, devices, COUNT(devices), err) != STATUS_OK ||
 		check_choice("isa", options->isa, isas, COUNT(isas), err) != STATUS_OK ||
 		check_choice("kv-type", options->kv_type, kv_types, COUNT(kv_types), err) != STATUS_OK ||

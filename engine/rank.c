@@ -133,6 +133,16 @@ enum status rank_step(struct rank *rank, struct forward_times *times, struct err
 	return STATUS_OK;
 }
 
+enum status rank_launch(struct rank *rank, struct err *err)
+{
+	return forward_launch(rank->forward, &rank->region.step, err);
+}
+
+enum status rank_await(struct rank *rank, const struct kn_sampled **sampled, struct forward_times *times, struct err *err)
+{
+	return forward_await(rank->forward, sampled, times, err);
+}
+
 struct forward *rank_forward(struct rank *rank)
 {
 	return rank->forward;

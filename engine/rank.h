@@ -30,6 +30,10 @@ enum status rank_connect(struct rank *rank, struct err *err);
  * complete and the step may be overwritten. times may be NULL. */
 enum status rank_step(struct rank *rank, struct forward_times *times, struct err *err);
 
+/* The same in two halves, where rank_forward samples by itself: see forward_launch. */
+enum status rank_launch(struct rank *rank, struct err *err);
+enum status rank_await(struct rank *rank, const struct kn_sampled **sampled, struct forward_times *times, struct err *err);
+
 struct forward *rank_forward(struct rank *rank);
 
 /* Name of the allreduce in use ("none" with world 1), why it was chosen, and its counters. */

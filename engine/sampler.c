@@ -11,7 +11,6 @@
 
 #define BUCKETS_MAX 2048 /* guess: 16 KiB of counts stay in the first-level cache */
 #define GROUP 64 /* ids per loop that becomes vector code */
-#define NOISE_STREAM 0x5a11 /* this module's stream of base/random */
 
 struct entry {
 	float logit;
@@ -339,7 +338,7 @@ static int32_t pick_random(struct sampler *sampler, struct row *row, const struc
 		cut_by_mass(sampler, row, sampling->top_p);
 	if (by_floor)
 		cut_by_floor(row, sampling->min_p, sampling->temperature);
-	return race(sampler, row, random_bits(sampling->seed, NOISE_STREAM, (uint64_t)position));
+	return race(sampler, row, random_bits(sampling->seed, KN_SAMPLE_STREAM, (uint64_t)position));
 }
 
 /* --- Log-probabilities ----------------------------------------------------------------------------------------------- */

@@ -14,9 +14,9 @@
 
 #include "base/err.h"
 #include "engine/engine.h"
+#include "kernels/kn.h"
 
-/* Temperatures below this are greedy: 1/T would leave fp32's range. */
-#define SAMPLER_TEMPERATURE_MIN 1e-5
+#define SAMPLER_TEMPERATURE_MIN KN_TEMPERATURE_MIN
 
 struct sampler; /* scratch for one vocabulary; one thread uses it */
 

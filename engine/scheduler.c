@@ -119,6 +119,12 @@ static int32_t pending(const struct sequence *sequence)
 	return sequence->n_tokens - sequence->n_computed;
 }
 
+/* Its last token is being computed: nothing is left to plan. */
+static bool is_full(const struct sequence *sequence)
+{
+	return sequence->n_tokens == sequence->tokens_max;
+}
+
 int32_t scheduler_may_draft(const struct sequence *sequence)
 {
 	if (sequence->state != SEQUENCE_RUNNING || pending(sequence) != 1 || sequence->all_logits)
@@ -217,7 +223,7 @@ static void plan_decode(struct scheduler *scheduler, struct schedule *out, struc
 {
 	for (int32_t i = 0; i < scheduler->n_running; i++) {
 		struct sequence *sequence = scheduler->running[i];
-		if (pending(sequence) != 1)
+		if (pending(sequence) != 1 || is_full(sequence))
 			continue;
 		int32_t n_drafts = drafts_that_fit(sequence, budget, scheduler->n_running - i - 1);
 		if (!reserve_decode(scheduler, sequence, &n_drafts))
@@ -252,18 +258,27 @@ static bool plan_prefill_piece(struct scheduler *scheduler, struct sequence *seq
 	return true;
 }
 
+static bool can_move(const struct scheduler *scheduler)
+{
+	for (int32_t i = 0; i < scheduler->n_running; i++)
+		if (!is_full(scheduler->running[i]))
+			return true;
+	return false;
+}
+
 static void plan_prefill(struct scheduler *scheduler, struct schedule *out, struct budget *budget)
 {
 	for (int32_t i = 0; i < scheduler->n_running; i++)
 		if (pending(scheduler->running[i]) > 1)
 			plan_prefill_piece(scheduler, scheduler->running[i], out, budget);
 	/* Sequences in mid-prompt can block each other: the newest makes way until one moves. */
-	while (out->n_parts == 0 && scheduler->n_running > 0) {
+	while (out->n_parts == 0 && can_move(scheduler)) {
 		if (scheduler->n_running > 1)
 			preempt_newest(scheduler);
 		for (int32_t i = 0; i < scheduler->n_running && out->n_parts == 0; i++)
-			plan_prefill_piece(scheduler, scheduler->running[i], out, budget);
-		ASSERT(out->n_parts > 0 || scheduler->n_running > 1);
+			if (!is_full(scheduler->running[i]))
+				plan_prefill_piece(scheduler, scheduler->running[i], out, budget);
+		ASSERT(out->n_parts > 0 || scheduler->n_running > 1 || !can_move(scheduler));
 	}
 }
 

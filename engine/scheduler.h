@@ -88,8 +88,10 @@ int32_t scheduler_may_draft(const struct sequence *sequence);
 /* Chooses the next step's rows, admitting and preempting; may cut drafts. An empty schedule means nothing can run. */
 void scheduler_plan(struct scheduler *scheduler, struct schedule *out);
 
-/* After the step of a part ran: its keys and values are final up to the accepted drafts, and tokens [n_tokens] were sampled
- * (0 in mid-prompt). Rejected drafts' blocks go back. Call once for every part before the next plan. */
+/* After the step of a part ran, or once it is sure to run before the next one: its keys and values are final up to the accepted
+ * drafts, and tokens [n_tokens] were sampled (0 in mid-prompt). Rejected drafts' blocks go back. Call once for every part before
+ * the next plan. The last token may be any: the caller puts the right one into sequence->tokens before its position is planned for
+ * computing anew, and a sequence that is full then rests until scheduler_end. */
 void scheduler_advance(
 	struct scheduler *scheduler, const struct schedule_part *part, const int32_t *tokens, int32_t n_tokens, int32_t n_accepted);
 

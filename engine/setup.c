@@ -134,6 +134,20 @@ static void resolve_limits(const struct engine_options *options, const struct mo
 			plans < options->graph_max_bs ? ", the most that a step without prompt tokens has" : "");
 }
 
+static void resolve_run_ahead(const struct engine_options *options, struct setup *out)
+{
+	bool apart = text_equal(out->rank.device, "cuda"), drafts = !text_equal(options->speculation, "off");
+	out->run_ahead = apart && !drafts && !text_equal(options->run_ahead, "off");
+	if (text_equal(options->run_ahead, "off"))
+		why(out->whys.run_ahead, "as asked");
+	else if (!apart)
+		why(out->whys.run_ahead, "auto: host and device are one");
+	else
+		why(out->whys.run_ahead,
+			drafts ? "auto: drafts are made from the tokens of the step before"
+			       : "auto: the host plans a step while the GPU computes the one before");
+}
+
 static enum status resolve_names(const struct engine_options *options, struct setup *out, struct err *err)
 {
 	out->rank.kv_type = text_equal(options->kv_type, "f32") ? KN_KV_F32 : KN_KV_F16;
@@ -224,6 +238,7 @@ enum status setup_resolve(const struct engine_options *options, const struct sou
 	if (status != STATUS_OK)
 		return status;
 	resolve_limits(options, config, out);
+	resolve_run_ahead(options, out);
 	status = resolve_names(options, out, err);
 	if (status == STATUS_OK)
 		status = resolve_memory(options, source, config, out, err);

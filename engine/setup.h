@@ -36,6 +36,7 @@ struct rank_setup {
 struct setup_whys {
 	char device[SETUP_WHY_BYTES], threads[SETUP_WHY_BYTES], allreduce[SETUP_WHY_BYTES], graph_max_bs[SETUP_WHY_BYTES];
 	char max_model_len[SETUP_WHY_BYTES], max_num_seqs[SETUP_WHY_BYTES], chunk_tokens[SETUP_WHY_BYTES], kv_type[SETUP_WHY_BYTES];
+	char run_ahead[SETUP_WHY_BYTES];
 };
 
 struct setup {
@@ -43,6 +44,7 @@ struct setup {
 	struct setup_whys whys;
 	struct memplan memplan; /* with its own reasons */
 	int32_t chunk_tokens; /* prefill tokens in one step */
+	bool run_ahead; /* the next step is begun before the tokens of the one under way are known */
 	uint64_t gpu_total_bytes, gpu_free_bytes; /* of the GPU at start; 0 on CPUs */
 };
 

@@ -27,8 +27,7 @@ static size_t layout(const struct step_limits *limits, size_t offsets[ARRAYS])
 	offsets[5] = place(&offset, rows, sizeof(int32_t));
 	offsets[6] = place(&offset, logits, sizeof(int32_t));
 	offsets[7] = place(&offset, logits, sizeof(struct kn_sampling));
-	offsets[8] =
-		place(&offset, ((size_t)limits->slots_max + 1) * (size_t)limits->blocks_per_slot_max, sizeof(int32_t));
+	offsets[8] = place(&offset, ((size_t)limits->slots_max + 1) * (size_t)limits->blocks_per_slot_max, sizeof(int32_t));
 	return offset;
 }
 

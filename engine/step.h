@@ -15,8 +15,8 @@ struct step_limits {
 	int32_t logits_max; /* rows whose logits may be asked in one step; <= rows_max */
 };
 
-/* Views into one block of memory laid out by step_bind; struct kn_step_arrays says what each holds. Zeroed memory is a step of which
- * nothing depends on the step before, and whose tokens are the likeliest. */
+/* Views into one block of memory laid out by step_bind; struct kn_step_arrays says what each holds. Zeroed memory is a step of
+ * which nothing depends on the step before, and whose tokens are the likeliest. */
 struct step {
 	int32_t *n_rows; /* [1] */
 	int32_t *n_logits; /* [1] */

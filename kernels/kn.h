@@ -103,6 +103,9 @@ struct kn_heads {
 	float norm_eps;
 };
 
+#define KN_TEMPERATURE_MIN 1e-5 /* temperatures below are greedy: 1/T would leave fp32's range */
+#define KN_SAMPLE_STREAM 0x5a11 /* stream of base/random that sampling draws from */
+
 /* How one row's token is picked; engine/sampler.h defines what the numbers mean. */
 struct kn_sampling {
 	double temperature, top_p, min_p;
@@ -154,6 +157,7 @@ struct kn_exchange {
 	void *scratch; /* backend, sample_scratch_bytes, zeroed at first */
 	int64_t block_table_stride;
 	int32_t slots_max; /* number of the dummy line of block_tables */
+	int32_t logits_max;
 };
 
 /* Work done by one thread in the middle of a step, such as an allreduce. */
@@ -206,7 +210,8 @@ struct kn_ops {
 	/* For backends with memory of their own; others refuse: their users read and write it directly. */
 	/* First operation of a step: fetches the next stage, rows from its n_rows to n_rows becoming rows of the dummy line. */
 	enum status (*take)(struct kn_backend *backend, const struct kn_exchange *exchange, int n_rows, struct err *err);
-	/* Last operation of a step: picks the tokens of the first n_logits rows of logits [.., vocab], and reports. 0 is allowed. */
+	/* Last operation of a step: picks the tokens of the first n_logits rows of logits [.., vocab], and reports. 0 is allowed.
+	 */
 	enum status (*sample)(struct kn_backend *backend, const struct kn_exchange *exchange, const float *logits, int64_t vocab,
 		int n_logits, struct err *err);
 	uint64_t (*sample_scratch_bytes)(int logits_max, int64_t vocab);

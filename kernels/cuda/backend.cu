@@ -390,6 +390,12 @@ static enum status cuda_call(struct kn_backend *backend, kn_callback callback, v
 	return status ? status : callback(ctx, err);
 }
 
+static enum status cuda_check(struct kn_backend *backend, struct err *err)
+{
+	cudaError_t error = cudaStreamQuery(backend->stream);
+	return error == cudaErrorNotReady ? STATUS_OK : cuda_status(error, "GPU", err);
+}
+
 extern "C" const struct kn_ops kn_cuda_ops = {
 	"cuda",
 	1,
@@ -420,4 +426,8 @@ extern "C" const struct kn_ops kn_cuda_ops = {
 	kn_cuda_add,
 	cuda_call,
 	cuda_synchronize,
+	kn_cuda_take,
+	kn_cuda_sample,
+	kn_cuda_sample_scratch_bytes,
+	cuda_check,
 };

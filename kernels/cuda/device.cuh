@@ -63,6 +63,19 @@ static cudaError_t launch_dependent(
 	return cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
 }
 
+/* Launches in plain stream order. */
+template <typename... Params, typename... Args>
+static cudaError_t launch_after(
+	cudaStream_t stream, dim3 grid, dim3 block, size_t shared_bytes, void (*kernel)(Params...), Args... args)
+{
+	cudaLaunchConfig_t config = {};
+	config.gridDim = grid;
+	config.blockDim = block;
+	config.dynamicSmemBytes = shared_bytes;
+	config.stream = stream;
+	return cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
+}
+
 static __device__ __forceinline__ void dependency_wait(void)
 {
 #if __CUDA_ARCH__ >= 900
@@ -92,6 +105,11 @@ enum status kn_cuda_attention(struct kn_backend *backend, const struct kn_attent
 enum status kn_cuda_embed(struct kn_backend *backend, const struct kn_matrix *table, const int32_t *ids, int n_rows, float *out,
 	int64_t out_stride, struct err *err);
 enum status kn_cuda_adjust_heads(struct kn_backend *backend, const struct kn_heads *args, int n_rows, struct err *err);
+/* exchange.cu and sample.cu; see struct kn_ops. */
+enum status kn_cuda_take(struct kn_backend *backend, const struct kn_exchange *exchange, int n_rows, struct err *err);
+enum status kn_cuda_sample(struct kn_backend *backend, const struct kn_exchange *exchange, const float *logits, int64_t vocab,
+	int n_logits, struct err *err);
+uint64_t kn_cuda_sample_scratch_bytes(int logits_max, int64_t vocab);
 enum status kn_cuda_add(struct kn_backend *backend, float *x, const float *y, int64_t n, struct err *err);
 
 #endif

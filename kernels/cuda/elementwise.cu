@@ -21,6 +21,8 @@ __global__ void __launch_bounds__(THREADS)
 		to[i] = as_float(line[i]);
 }
 
+/* First to compute in a step. It starts when kn_cuda_take has ended, not before: later kernels look at slots and positions before they
+ * wait for the one in front of them, and none of them starts before this one has. */
 enum status kn_cuda_embed(struct kn_backend *backend, const struct kn_matrix *table, const int32_t *ids, int n_rows, float *out,
 	int64_t out_stride, struct err *err)
 {
@@ -28,15 +30,15 @@ enum status kn_cuda_embed(struct kn_backend *backend, const struct kn_matrix *ta
 	cudaError_t error = cudaErrorInvalidValue;
 	switch (table->form) {
 	case PACK_BF16:
-		error = launch_dependent(backend->stream, grid, block, 0, embed_kernel<__nv_bfloat16>, table->data, ids,
+		error = launch_after(backend->stream, grid, block, 0, embed_kernel<__nv_bfloat16>, table->data, ids,
 			table->cols, out, out_stride);
 		break;
 	case PACK_F16:
-		error = launch_dependent(
+		error = launch_after(
 			backend->stream, grid, block, 0, embed_kernel<__half>, table->data, ids, table->cols, out, out_stride);
 		break;
 	case PACK_F32:
-		error = launch_dependent(
+		error = launch_after(
 			backend->stream, grid, block, 0, embed_kernel<float>, table->data, ids, table->cols, out, out_stride);
 		break;
 	}

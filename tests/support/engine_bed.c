@@ -22,6 +22,7 @@
 void bed_options(const char *path, struct engine_options *out)
 {
 	engine_options_init(out);
+	out->device = "cpu";
 	out->model_path = path;
 	out->threads = 1;
 	out->mem_budget_text = "64MiB";
