@@ -83,7 +83,7 @@ static void fill_logits(struct bed *bed, uint64_t seed)
 		for (int id = 0; id < bed->vocab; id++) {
 			float normal = (float)random_normal(seed, (uint64_t)line, (uint64_t)id);
 			const float kinds[] = {3 * normal, 40 * normal, floorf(2 * normal), 1.5f,
-				id == bed->vocab / 3 ? 50 : normal, normal > 0.5f ? normal : -INFINITY};
+				id == bed->vocab / 3 ? 50 : normal, normal > 0.5f || id == 0 ? normal : -INFINITY};
 			row[id] = kinds[line % 6];
 		}
 	}
