@@ -36,37 +36,46 @@ void token_list_release(struct token_list *list)
 
 /* Opening. ---------------------------------------------------------------------------------------------------------- */
 
-static enum status load(const struct source *source, const char *pre, struct tokenizer *tokenizer, struct err *err)
+static enum status check_bytes(const struct tokenizer_spec *spec, const struct vocab *vocab, struct err *err)
 {
-	struct tokenizer_spec spec = {0};
-	enum status status = source->ops->read_tokenizer(source, pre, &spec, err);
-
-	if (!status)
-		status = regex_compile(spec.rule.pattern, spec.rule.is_foreign, &tokenizer->splitter, err);
-	if (!status)
-		status = vocab_load(&spec, &tokenizer->vocab, err);
-	for (int byte = 0; byte < 256 && spec.needs_all_bytes && !status; byte++)
-		if (tokenizer->vocab.byte_ids[byte] < 0)
-			status = err_set_code(err, STATUS_INPUT, "unsupported_tokenizer",
-				"the vocabulary has no token for byte %d and would make it an unknown one, which is not supported", byte);
-	tokenizer->rule = spec.rule;
-	tokenizer->rule.pattern = NULL; /* compiled, and not ours */
-	tokenizer->bos = spec.bos;
-	tokenizer->adds_bos = spec.adds_bos;
-	tokenizer_spec_release(&spec);
-	return status;
+	for (int byte = 0; byte < 256 && spec->needs_all_bytes; byte++)
+		if (vocab->byte_ids[byte] < 0)
+			return err_set_code(err, STATUS_INPUT, "unsupported_tokenizer",
+				"the vocabulary has no token for byte %d and would make it an unknown one, which is not supported",
+				byte);
+	return STATUS_OK;
 }
 
-enum status tokenizer_open(const struct source *source, const char *pre, struct tokenizer **out, struct err *err)
+enum status tokenizer_make(const struct tokenizer_spec *spec, struct tokenizer **out, struct err *err)
 {
 	struct tokenizer *tokenizer = mem_calloc(1, sizeof(*tokenizer));
-	enum status status = load(source, pre, tokenizer, err);
+	enum status status = regex_compile(spec->rule.pattern, spec->rule.is_foreign, &tokenizer->splitter, err);
 
+	if (!status)
+		status = vocab_load(spec, &tokenizer->vocab, err);
+	if (!status)
+		status = check_bytes(spec, &tokenizer->vocab, err);
+	tokenizer->rule = spec->rule;
+	tokenizer->rule.pattern = NULL; /* compiled, and not ours */
+	tokenizer->bos = spec->bos;
+	tokenizer->adds_bos = spec->adds_bos;
 	*out = NULL;
 	if (status)
 		tokenizer_close(tokenizer);
 	else
 		*out = tokenizer;
+	return status;
+}
+
+enum status tokenizer_open(const struct source *source, const char *pre, struct tokenizer **out, struct err *err)
+{
+	struct tokenizer_spec spec = {0};
+	enum status status = source->ops->read_tokenizer(source, pre, &spec, err);
+
+	*out = NULL;
+	if (!status)
+		status = tokenizer_make(&spec, out, err);
+	tokenizer_spec_release(&spec);
 	return status;
 }
 

@@ -26,6 +26,8 @@ void token_list_release(struct token_list *list);
  * after a warning in the log: such files were written before the key existed, by converters that knew GPT-2's rule only. Nothing of
  * source is used after the call. */
 enum status tokenizer_open(const struct source *source, const char *pre, struct tokenizer **out, struct err *err);
+/* From what files say, which is not used after the call. */
+enum status tokenizer_make(const struct tokenizer_spec *spec, struct tokenizer **out, struct err *err);
 void tokenizer_close(struct tokenizer *tokenizer);
 
 /* Appends the ids of text[0..len) to out. parse_special: control tokens written in the text ("<|im_end|>") become control

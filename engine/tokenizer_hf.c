@@ -14,12 +14,6 @@
 #define PLACE "tokenizer.json: "
 #define UNSUPPORTED(err, ...) err_set_code(err, STATUS_INPUT, "unsupported_tokenizer", PLACE __VA_ARGS__)
 
-/* What is read besides tokenizer.json. */
-struct side_files {
-	const struct json *config; /* config.json, borrowed */
-	struct json *tokenizer_config, *generation_config; /* owned; NULL when absent */
-};
-
 static const char *type_of(const struct json *part)
 {
 	const char *type = json_text(json_get(part, "type"));
@@ -238,7 +232,7 @@ static enum status check_end_ids(const struct json *document, const char *name, 
 	return STATUS_OK;
 }
 
-static enum status read_special_ids(const struct side_files *files, struct tokenizer_spec *spec, struct err *err)
+static enum status read_special_ids(const struct tokenizer_hf_files *files, struct tokenizer_spec *spec, struct err *err)
 {
 	const char *class = json_text(json_get(files->tokenizer_config, "tokenizer_class"));
 	const struct json *add = json_get(files->tokenizer_config, "add_bos_token");
@@ -277,8 +271,8 @@ static enum status choose_rule(const struct json *root, const char *pre, struct 
 	return status;
 }
 
-static enum status read_all(
-	const struct json *root, const struct side_files *files, const char *pre, struct tokenizer_spec *spec, struct err *err)
+static enum status read_all(const struct json *root, const struct tokenizer_hf_files *files, const char *pre,
+	struct tokenizer_spec *spec, struct err *err)
 {
 	const struct json *model = json_get(root, "model"), *added = json_get(root, "added_tokens");
 	enum status status = check_model(model, err);
@@ -297,24 +291,32 @@ static enum status read_all(
 	return status ? status : read_special_ids(files, spec, err);
 }
 
+enum status tokenizer_spec_hf_parsed(
+	const struct tokenizer_hf_files *files, const char *pre, struct tokenizer_spec *out, struct err *err)
+{
+	*out = (struct tokenizer_spec){.document = files->document, .bos = -1};
+	return read_all(files->document, files, pre, out, err);
+}
+
 enum status tokenizer_spec_hf(
 	const char *folder, const struct json *config, const char *pre, struct tokenizer_spec *out, struct err *err)
 {
-	struct side_files files = {.config = config};
-	enum status status;
+	struct json *tokenizer = NULL, *tokenizer_config = NULL, *generation_config = NULL;
+	enum status status = hf_folder_json(folder, "tokenizer_config.json", CONFIG_BYTES_MAX, false, &tokenizer_config, err);
 
-	*out = (struct tokenizer_spec){.bos = -1};
-	status = hf_folder_json(folder, "tokenizer.json", TOKENIZER_BYTES_MAX, true, &out->document, err);
+	*out = (struct tokenizer_spec){0};
 	if (!status)
-		status = hf_folder_json(folder, "tokenizer_config.json", CONFIG_BYTES_MAX, false, &files.tokenizer_config, err);
+		status = hf_folder_json(folder, "generation_config.json", CONFIG_BYTES_MAX, false, &generation_config, err);
 	if (!status)
-		status = hf_folder_json(folder, "generation_config.json", CONFIG_BYTES_MAX, false, &files.generation_config, err);
+		status = hf_folder_json(folder, "tokenizer.json", TOKENIZER_BYTES_MAX, true, &tokenizer, err);
 	if (!status) {
-		status = read_all(out->document, &files, pre, out, err);
+		const struct tokenizer_hf_files files = {tokenizer, tokenizer_config, generation_config, config};
+
+		status = tokenizer_spec_hf_parsed(&files, pre, out, err);
 		if (status)
 			err_add(err, "%s", folder);
 	}
-	json_free(files.tokenizer_config);
-	json_free(files.generation_config);
+	json_free(tokenizer_config);
+	json_free(generation_config);
 	return status;
 }

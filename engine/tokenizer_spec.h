@@ -45,7 +45,8 @@ struct tokenizer_spec {
 	const char *merges_place; /* how messages call the list */
 
 	struct pre_rule rule; /* name is static */
-	bool needs_all_bytes; /* a byte without a token would become an unknown token, which is not made here: such files are refused */
+	bool needs_all_bytes; /* a byte without a token would become an unknown token, which is not made here: such files are
+				 refused */
 	int32_t bos; /* -1 for none */
 	bool adds_bos;
 	int32_t ends[TOKENIZER_ENDS_MAX]; /* ids that the files name as ends of generation */
@@ -55,6 +56,14 @@ struct tokenizer_spec {
 /* pre: the splitting rule's name instead of what the files say, or NULL. Release with tokenizer_spec_release, also after a failure.
  */
 enum status tokenizer_spec_gguf(const struct gguf *gguf, const char *pre, struct tokenizer_spec *out, struct err *err);
+
+/* The parsed files of a folder; all but document may be NULL. */
+struct tokenizer_hf_files {
+	struct json *document; /* tokenizer.json; goes to the spec */
+	const struct json *tokenizer_config, *generation_config, *config; /* borrowed during the call */
+};
+enum status tokenizer_spec_hf_parsed(
+	const struct tokenizer_hf_files *files, const char *pre, struct tokenizer_spec *out, struct err *err);
 
 /* From tokenizer.json, tokenizer_config.json, generation_config.json and config.json (parsed) of a folder. */
 enum status tokenizer_spec_hf(
