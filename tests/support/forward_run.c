@@ -28,7 +28,7 @@ struct forward_run forward_run_default(const char *path)
 struct model_config forward_run_config(const char *path)
 {
 	struct source source = {0};
-	struct model_config config;
+	struct model_config config = {0};
 	struct err err = {0};
 	if (source_open(path, &source, &err) != STATUS_OK || model_config_read(&source, &config, &err) != STATUS_OK)
 		fail_msg("%s", err.text);
