@@ -129,11 +129,6 @@ int rank_link_rank(const struct rank_link *link)
 	return link->rank;
 }
 
-int rank_link_world(const struct rank_link *link)
-{
-	return link->world;
-}
-
 void *rank_link_shared(const struct rank_link *link)
 {
 	return (char *)link->head + RANKS_HEAD_BYTES;

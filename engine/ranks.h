@@ -65,7 +65,6 @@ void ranks_fail(struct ranks *ranks, const struct err *err) __attribute__((noret
 struct rank_link;
 enum status rank_link_open(int argc, char **argv, struct rank_link **out, struct err *err);
 int rank_link_rank(const struct rank_link *link);
-int rank_link_world(const struct rank_link *link);
 void *rank_link_shared(const struct rank_link *link);
 const int *rank_link_sockets(const struct rank_link *link);
 const _Atomic uint32_t *rank_link_abort_word(const struct rank_link *link);

@@ -45,7 +45,7 @@ static bool was_asked_for(const struct target_ops *target, const struct json *co
 {
 	for (size_t i = 0; i < json_count(changed); i++) {
 		const char *knob = json_text(json_get(json_at(changed, i), "knob"));
-		if (knob && (text_equal(knob, name) || target->effective(config, knob) == value))
+		if (knob && (text_equal(knob, name) || target->effective(target, config, knob) == value))
 			return true;
 	}
 	return false;

@@ -114,7 +114,7 @@ void experiment_check_switch(const struct place *place, const struct engine_spec
 	char flag[64];
 	if (!target->launches) {
 		place_fail(place, true, "adapter %s cannot change a running server's settings; it takes no knobs", engine->adapter);
-	} else if (!target->switch_of(knob, flag)) {
+	} else if (!target->switch_of(target, knob, flag)) {
 		place_fail(place, true, "adapter %s needs the flag of knob '%s' in engine.flags", engine->adapter, knob);
 	} else if (text_equal(engine->adapter, "builtin")) {
 		struct text known = {0};

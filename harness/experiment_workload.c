@@ -314,7 +314,7 @@ static void check_metric(const struct experiment *experiment, const struct place
 					reasons[k].reason);
 	for (int arm = 0; arm < experiment->n_arms; arm++) {
 		const struct target_ops *target = target_of_engine(arm_engine(experiment, &experiment->arms[arm]));
-		if (spec->needs & METRIC_NEEDS_STREAM && target && !target->counts_in_streams)
+		if (spec->needs & METRIC_NEEDS_STREAM && target && target->whole_answers_only)
 			place_fail(where, false,
 				"%s cannot be measured: this engine counts tokens in whole answers only, so none is "
 				"streamed",

@@ -318,7 +318,7 @@ static struct json *flags_of(const struct reading *reading)
 	for (size_t i = 0; i < reading->engine->n_knobs; i++) {
 		const struct init_knob *knob = &reading->engine->knobs[i];
 		char name[64];
-		bool known = target && target->switch_of(knob->knob, name) && text_equal(name, knob->names[0]);
+		bool known = target && target->switch_of(target, knob->knob, name) && text_equal(name, knob->names[0]);
 		if (json_get(reading->params, knob->knob) && !known)
 			json_set(flags, knob->knob, json_new_string(knob->names[0]));
 	}

@@ -28,7 +28,7 @@ static void find_knob(struct sweep *sweep, const char *key, const char *name, ch
 	char other[64];
 	for (void *it = json_first(sweep->params); it; it = json_next(sweep->params, it)) {
 		const char *flag = json_text(json_get(sweep->flags, json_iterator_key(it)));
-		bool known = flag || sweep->target->switch_of(json_iterator_key(it), other);
+		bool known = flag || sweep->target->switch_of(sweep->target, json_iterator_key(it), other);
 		if (known && text_equal(flag ? flag : other, name)) {
 			snprintf(knob, 64, "%s", json_iterator_key(it));
 			return;
@@ -37,7 +37,7 @@ static void find_knob(struct sweep *sweep, const char *key, const char *name, ch
 	snprintf(knob, 64, "%s", key);
 	for (char *c = knob; *c; c++)
 		*c = *c == '-' ? '_' : *c;
-	if (!sweep->target->switch_of(knob, other) || !text_equal(other, name))
+	if (!sweep->target->switch_of(sweep->target, knob, other) || !text_equal(other, name))
 		json_set(sweep->flags, knob, json_new_string(name));
 	json_set(sweep->params, knob, json_new_null());
 }

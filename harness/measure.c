@@ -83,7 +83,7 @@ struct request_style measuring_style(const struct measuring *measuring)
 {
 	return (struct request_style){
 		.model = measuring->model.len ? text_str(&measuring->model) : NULL,
-		.whole_answer = !measuring->target->counts_in_streams,
+		.whole_answer = measuring->target->whole_answers_only,
 		.continuous_usage = measuring->target->continuous_usage,
 		.no_prompt_cache = measuring->target->per_request_cache,
 	};
@@ -113,7 +113,7 @@ void measuring_explain_exit(struct measuring *measuring, bool running)
 	char reason[512], line[256];
 	logring_read_tail(launch_log(measuring->launch), LOG_EXPLAIN_BYTES, &log);
 	last_log_line(&log, line);
-	if (measuring->target->explain(text_str(&log), running, &failure, reason))
+	if (measuring->target->explain(measuring->target, text_str(&log), running, &failure, reason))
 		measuring_fail(measuring, failure, "%s", reason);
 	else if (state->exit_signal == SIGKILL)
 		measuring_fail(measuring, FAILURE_CRASH,
@@ -227,7 +227,7 @@ static enum status send_bodies(struct measuring *measuring, const struct sending
 		.concurrency = sending->concurrency,
 		.run_timeout_s = sending->timeout_s,
 		/* A whole answer gives no event until it is there. */
-		.stall_s = measuring->target->counts_in_streams ? protocol->stall_s : sending->timeout_s,
+		.stall_s = measuring->target->whole_answers_only ? sending->timeout_s : protocol->stall_s,
 		.watch = &watch};
 	enum status status = client_run_load(measuring->measure->client, &load, run, report_out, err);
 	if (status)

@@ -1,7 +1,6 @@
 /* From an arm to an argument vector and an environment, and what all kinds of engine share. */
 #include "harness/target.h"
 
-#include <ctype.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -122,7 +121,7 @@ static bool switch_of_setting(const struct target_ops *ops, const struct engine_
 		snprintf(name, 64, "%s", engine->flags[i].value);
 		return true;
 	}
-	return ops->switch_of(knob, name);
+	return ops->switch_of(ops, knob, name);
 }
 
 static void add_switch(struct string_vector *out, const struct target_ops *ops, const char *name, const struct json *value)
@@ -286,7 +285,7 @@ bool target_settings_active(const struct target_ops *ops, const struct arm *arm,
 		if (json_kind_of(setting->value) == JSON_KIND_NULL || text_equal(json_text(setting->value), "auto") ||
 			chooses_engine(arm, setting))
 			continue;
-		const struct json *effective = ops->effective(config, setting->knob);
+		const struct json *effective = ops->effective(ops, config, setting->knob);
 		if (!effective && ops->identity != TARGET_IDENTITY_NONCE)
 			continue;
 		if (!effective) {
@@ -302,97 +301,4 @@ bool target_settings_active(const struct target_ops *ops, const struct arm *arm,
 		return false;
 	}
 	return true;
-}
-
-void target_add_host_and_port(struct string_vector *out, const char *port)
-{
-	string_vector_add(out, "--host");
-	string_vector_add(out, "127.0.0.1");
-	string_vector_add(out, "--port");
-	string_vector_add(out, port);
-}
-
-bool target_switch_from_table(const struct name_value *table, size_t count, const char *knob, char name[64])
-{
-	for (size_t i = 0; i < count; i++) {
-		if (!text_equal(table[i].name, knob))
-			continue;
-		snprintf(name, 64, "%s", table[i].value);
-		return true;
-	}
-	return false;
-}
-
-bool target_switch_from_spelling(const char *knob, char name[64])
-{
-	int len = snprintf(name, 64, "--%s", knob);
-	for (char *c = name; *c; c++)
-		if (*c == '_')
-			*c = '-';
-	return len < 64;
-}
-
-const struct json *target_effective_settings(const struct json *config, const char *knob)
-{
-	const struct json *setting = json_get(json_get(config, "settings"), knob);
-	return json_kind_of(setting) == JSON_KIND_OBJECT ? json_get(setting, "value") : setting;
-}
-
-const struct json *target_effective_nowhere(const struct json *config, const char *knob)
-{
-	return NULL;
-}
-
-/* Copies the line around at, trimmed, into out. */
-static void copy_line(const char *log, const char *at, char *out, size_t out_bytes)
-{
-	const char *begin = at;
-	while (begin > log && begin[-1] != '\n')
-		begin--;
-	const char *end = at;
-	while (*end && *end != '\n' && *end != '\r')
-		end++;
-	while (begin < end && isspace((unsigned char)*begin))
-		begin++;
-	snprintf(out, out_bytes, "%.*s", (int)(end - begin > 400 ? 400 : end - begin), begin);
-}
-
-static bool class_of_pattern(const char *line, bool running, enum failure *failure, const char **text)
-{
-	static const struct {
-		const char *word;
-		enum failure loading, running;
-	} classes[] = {
-		{"oom ", FAILURE_OOM_LOAD, FAILURE_OOM_RUN},
-		{"refused ", FAILURE_LAUNCH_ERROR, FAILURE_LAUNCH_ERROR},
-		{"fatal ", FAILURE_LAUNCH_ERROR, FAILURE_CRASH},
-	};
-	for (size_t i = 0; i < sizeof(classes) / sizeof(classes[0]); i++) {
-		if (!text_starts_with(line, classes[i].word))
-			continue;
-		*failure = running ? classes[i].running : classes[i].loading;
-		*text = line + strlen(classes[i].word);
-		return true;
-	}
-	return false;
-}
-
-bool target_explain_from_patterns(const char *log, const char *patterns, bool running, enum failure *failure, char reason[512])
-{
-	while (*patterns) {
-		size_t len = strcspn(patterns, "\n");
-		char line[256], quoted[416];
-		const char *text;
-		enum failure found;
-		snprintf(line, sizeof(line), "%.*s", (int)len, patterns);
-		patterns += len + (patterns[len] == '\n');
-		const char *at = class_of_pattern(line, running, &found, &text) ? strcasestr(log, text) : NULL;
-		if (!at)
-			continue;
-		copy_line(log, at, quoted, sizeof(quoted));
-		*failure = found;
-		snprintf(reason, 512, "%s: %s", failure_name(found), quoted);
-		return true;
-	}
-	return false;
 }

@@ -54,19 +54,23 @@ enum target_identity {
 
 enum target_flush { TARGET_FLUSH_NONE, TARGET_FLUSH_POST };
 
+/* What an adapter does not name is absent: NULL, or false. Every function slot is filled. */
 struct target_ops {
 	const char *name; /* "builtin", … as experiment files spell it */
 	bool launches; /* false: a running server is used */
 	const char *ready_path; /* defaults where the experiment is silent */
 	const char *readback_path; /* NULL: no effective settings over HTTP */
-	const char *flush_path; /* empties the prefix cache; NULL: there is no such call */
-	const char *readback_path_older; /* asked where readback_path is not known; NULL: none */
-	const char *version_path, *version_key; /* where the server tells its version; key like "info.version"; NULL: nowhere */
+	const char *readback_path_older; /* asked where readback_path is not known */
+	const char *flush_path; /* empties the prefix cache */
+	const char *version_path, *version_key; /* where the server tells its version; key like "info.version" */
 	const char *help_word; /* makes the command list its switches; NULL: its switches are not checked */
-	const struct counter_names *counters; /* in /metrics; NULL: none */
+	const struct counter_names *counters; /* in /metrics */
+	const struct name_value *switches; /* knob and switch */
+	size_t n_switches;
+	const char *patterns; /* what its log says before it dies: a text of harness/patterns */
 	enum target_identity identity;
 	bool continuous_usage; /* understands stream_options.continuous_usage_stats */
-	bool counts_in_streams; /* false: only a whole answer tells its token counts, so none is streamed */
+	bool whole_answers_only; /* only a whole answer tells its token counts, so none is streamed */
 	bool booleans_as_words; /* "--x true", not "--x" and "--no-x" */
 	bool per_request_cache; /* understands cache_prompt: false, which keeps a request from reusing a prefix */
 	bool tells_version; /* its program is the engine itself, and "--version" ends at once: no interpreter, no unknown command */
@@ -74,12 +78,12 @@ struct target_ops {
 	/* Adds host and port arguments when the command does not mention ${PORT}. */
 	void (*add_address)(struct string_vector *out, const char *port);
 	/* The switch of a knob; false when this kind of engine has none of its own. name holds the answer. */
-	bool (*switch_of)(const char *knob, char name[64]);
+	bool (*switch_of)(const struct target_ops *ops, const char *knob, char name[64]);
 	/* The value that a knob has in a read-back document; NULL when the document does not tell. Borrowed. */
-	const struct json *(*effective)(const struct json *config, const char *knob);
+	const struct json *(*effective)(const struct target_ops *ops, const struct json *config, const char *knob);
 	/* What the end of a log says about a death while loading (running false) or later: sets *failure and fills reason, which
 	 * begins with the class. False: the log does not explain it. */
-	bool (*explain)(const char *log, bool running, enum failure *failure, char reason[512]);
+	bool (*explain)(const struct target_ops *ops, const char *log, bool running, enum failure *failure, char reason[512]);
 };
 
 extern const struct target_ops target_builtin, target_llamacpp, target_llamacpp_python, target_vllm, target_sglang,

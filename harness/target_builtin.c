@@ -42,7 +42,7 @@ static void say_memory(const struct json *document, char reason[512])
 			(double)need_bytes / (1024.0 * 1024.0));
 }
 
-static bool explain(const char *log, bool running, enum failure *failure, char reason[512])
+static bool explain(const struct target_ops *ops, const char *log, bool running, enum failure *failure, char reason[512])
 {
 	const char *said;
 	struct json *document = last_error_line(log, &said);
@@ -68,16 +68,7 @@ const struct target_ops target_builtin = {
 	.ready_path = "/health",
 	.readback_path = "/config",
 	.flush_path = "/flush_cache",
-	.readback_path_older = NULL,
-	.version_path = NULL,
-	.version_key = NULL,
-	.help_word = NULL,
-	.counters = NULL,
 	.identity = TARGET_IDENTITY_NONCE,
-	.continuous_usage = false,
-	.counts_in_streams = true,
-	.booleans_as_words = false,
-	.per_request_cache = false,
 	.tells_version = true,
 	.add_address = target_add_host_and_port,
 	.switch_of = target_switch_from_spelling,

@@ -4,25 +4,31 @@
 
 #include "harness/target.h"
 
-/* add_address: --host 127.0.0.1 --port PORT. */
+/* A table of switches, and its length. */
+#define TARGET_SWITCHES(table) .switches = (table), .n_switches = sizeof(table) / sizeof((table)[0])
+
+/* add_address: --host 127.0.0.1 --port PORT; or nothing, for a command that serves on a fixed port or reads PORT from the
+ * environment, which every launch sets. */
 void target_add_host_and_port(struct string_vector *out, const char *port);
+void target_add_no_address(struct string_vector *out, const char *port);
 
-/* switch_of: from a table of knob and switch; or "--" and the knob with '-' for '_'. */
-bool target_switch_from_table(const struct name_value *table, size_t count, const char *knob, char name[64]);
-bool target_switch_from_spelling(const char *knob, char name[64]);
+/* switch_of: from ops->switches, which may be empty; or "--" and the knob with '-' for '_'. */
+bool target_switch_from_table(const struct target_ops *ops, const char *knob, char name[64]);
+bool target_switch_from_spelling(const struct target_ops *ops, const char *knob, char name[64]);
 
-/* effective: from {"settings": {"graph_max_bs": {"value": 8, "requested": "8", "why": "…"}, …}, …}, the built-in engine's /config.
- */
-const struct json *target_effective_settings(const struct json *config, const char *knob);
+/* effective: from {"settings": {"graph_max_bs": {"value": 8, "requested": "8", "why": "…"}, …}, …}, the built-in engine's /config;
+ * or from an object that has the switches' names with '_' for '-'; or for engines that tell nothing. */
+const struct json *target_effective_settings(const struct target_ops *ops, const struct json *config, const char *knob);
+const struct json *target_effective_by_switch(const struct target_ops *ops, const struct json *config, const char *knob);
+const struct json *target_effective_nowhere(const struct target_ops *ops, const struct json *config, const char *knob);
 
-/* effective: for engines that tell nothing. */
-const struct json *target_effective_nowhere(const struct json *config, const char *knob);
+/* explain: the first line of ops->patterns whose text the log holds (case ignored) gives the class; the reason quotes the log's
+ * line. "oom" is oom_load or oom_run, "refused" a launch_error whenever it comes, "fatal" a launch_error or a crash. Without
+ * patterns nothing is explained. */
+bool target_explain_from_patterns(
+	const struct target_ops *ops, const char *log, bool running, enum failure *failure, char reason[512]);
 
 /* Texts of harness/patterns. */
 extern const char target_patterns_llamacpp[], target_patterns_vllm[], target_patterns_sglang[], target_patterns_command[];
-
-/* explain: the first line of patterns whose text the log holds (case ignored) gives the class; the reason quotes the log's line.
- * "oom" is oom_load or oom_run, "refused" a launch_error whenever it comes, "fatal" a launch_error or a crash. */
-bool target_explain_from_patterns(const char *log, const char *patterns, bool running, enum failure *failure, char reason[512]);
 
 #endif

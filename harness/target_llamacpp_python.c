@@ -3,51 +3,37 @@
  * only, takes no token ids as a prompt, serves one request at a time, and reports no settings (version 0.3.36). */
 #include "harness/target_common.h"
 
-static bool switch_of(const char *knob, char name[64])
-{
-	static const struct name_value table[] = {
-		{"ctx_size", "--n_ctx"},
-		{"batch_size", "--n_batch"},
-		{"ubatch_size", "--n_ubatch"},
-		{"threads", "--n_threads"},
-		{"threads_batch", "--n_threads_batch"},
-		{"flash_attn", "--flash_attn"},
-		{"n_gpu_layers", "--n_gpu_layers"},
-		{"draft_model", "--draft_model"},
-		{"draft_max", "--draft_model_num_pred_tokens"},
-		{"type_k", "--type_k"},
-		{"type_v", "--type_v"},
-		{"logits_all", "--logits_all"},
-		{"use_mmap", "--use_mmap"},
-		{"max_model_len", "--n_ctx"},
-	};
-	return target_switch_from_table(table, sizeof(table) / sizeof(table[0]), knob, name);
-}
-
-static bool explain(const char *log, bool running, enum failure *failure, char reason[512])
-{
-	return target_explain_from_patterns(log, target_patterns_llamacpp, running, failure, reason);
-}
+static const struct name_value switches[] = {
+	{"ctx_size", "--n_ctx"},
+	{"batch_size", "--n_batch"},
+	{"ubatch_size", "--n_ubatch"},
+	{"threads", "--n_threads"},
+	{"threads_batch", "--n_threads_batch"},
+	{"flash_attn", "--flash_attn"},
+	{"n_gpu_layers", "--n_gpu_layers"},
+	{"draft_model", "--draft_model"},
+	{"draft_max", "--draft_model_num_pred_tokens"},
+	{"type_k", "--type_k"},
+	{"type_v", "--type_v"},
+	{"logits_all", "--logits_all"},
+	{"use_mmap", "--use_mmap"},
+	{"max_model_len", "--n_ctx"},
+};
 
 const struct target_ops target_llamacpp_python = {
 	.name = "llamacpp",
 	.launches = true,
 	.ready_path = "/v1/models",
-	.readback_path = NULL,
-	.flush_path = NULL,
-	.readback_path_older = NULL,
 	.version_path = "/openapi.json",
 	.version_key = "info.version",
 	.help_word = "--help",
-	.counters = NULL,
+	TARGET_SWITCHES(switches),
+	.patterns = target_patterns_llamacpp,
 	.identity = TARGET_IDENTITY_SOCKET,
-	.continuous_usage = false,
-	.counts_in_streams = false,
+	.whole_answers_only = true,
 	.booleans_as_words = true,
-	.per_request_cache = false,
-	.tells_version = false,
 	.add_address = target_add_host_and_port,
-	.switch_of = switch_of,
+	.switch_of = target_switch_from_table,
 	.effective = target_effective_nowhere,
-	.explain = explain,
+	.explain = target_explain_from_patterns,
 };

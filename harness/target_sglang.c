@@ -14,32 +14,11 @@ static const struct name_value switches[] = {
 	{"attention_backend", "--attention-backend"},
 	{"tp", "--tensor-parallel-size"},
 };
-#define N_SWITCHES (sizeof(switches) / sizeof(switches[0]))
 
-static bool switch_of(const char *knob, char name[64])
+/* "tensor-parallel-size" is resolved as tp_size; every other key is its switch. */
+static const struct json *effective(const struct target_ops *ops, const struct json *config, const char *knob)
 {
-	return target_switch_from_table(switches, N_SWITCHES, knob, name);
-}
-
-static const struct json *effective(const struct json *config, const char *knob)
-{
-	char name[64];
-	if (!switch_of(knob, name))
-		return NULL;
-	/* "tensor-parallel-size" is resolved as tp_size; every other key is its switch. */
-	if (text_equal(knob, "tp"))
-		return json_get(config, "tp_size");
-	char key[64];
-	size_t len = 0;
-	for (const char *c = name + 2; *c; c++)
-		key[len++] = *c == '-' ? '_' : *c;
-	key[len] = '\0';
-	return json_get(config, key);
-}
-
-static bool explain(const char *log, bool running, enum failure *failure, char reason[512])
-{
-	return target_explain_from_patterns(log, target_patterns_sglang, running, failure, reason);
+	return text_equal(knob, "tp") ? json_get(config, "tp_size") : target_effective_by_switch(ops, config, knob);
 }
 
 /* Served with --enable-metrics only. Acceptance is an average since the start there, which says nothing about one run. */
@@ -61,14 +40,12 @@ const struct target_ops target_sglang = {
 	.version_key = "version",
 	.help_word = "--help",
 	.counters = &counters,
+	TARGET_SWITCHES(switches),
+	.patterns = target_patterns_sglang,
 	.identity = TARGET_IDENTITY_SOCKET,
 	.continuous_usage = true,
-	.counts_in_streams = true,
-	.booleans_as_words = false,
-	.per_request_cache = false,
-	.tells_version = false,
 	.add_address = target_add_host_and_port,
-	.switch_of = switch_of,
+	.switch_of = target_switch_from_table,
 	.effective = effective,
-	.explain = explain,
+	.explain = target_explain_from_patterns,
 };

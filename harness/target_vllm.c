@@ -3,27 +3,18 @@
  * it is called, and the share of cached prompt tokens is what decides. */
 #include "harness/target_common.h"
 
-static bool switch_of(const char *knob, char name[64])
-{
-	static const struct name_value table[] = {
-		{"mem_fraction", "--gpu-memory-utilization"},
-		{"gpu_memory_utilization", "--gpu-memory-utilization"},
-		{"max_num_seqs", "--max-num-seqs"},
-		{"max_num_batched_tokens", "--max-num-batched-tokens"},
-		{"speculation", "--speculative-config"},
-		{"speculative_config", "--speculative-config"},
-		{"compilation_config", "--compilation-config"},
-		{"graph_max_bs", "--max-cudagraph-capture-size"},
-		{"max_model_len", "--max-model-len"},
-		{"tensor_parallel_size", "--tensor-parallel-size"},
-	};
-	return target_switch_from_table(table, sizeof(table) / sizeof(table[0]), knob, name);
-}
-
-static bool explain(const char *log, bool running, enum failure *failure, char reason[512])
-{
-	return target_explain_from_patterns(log, target_patterns_vllm, running, failure, reason);
-}
+static const struct name_value switches[] = {
+	{"mem_fraction", "--gpu-memory-utilization"},
+	{"gpu_memory_utilization", "--gpu-memory-utilization"},
+	{"max_num_seqs", "--max-num-seqs"},
+	{"max_num_batched_tokens", "--max-num-batched-tokens"},
+	{"speculation", "--speculative-config"},
+	{"speculative_config", "--speculative-config"},
+	{"compilation_config", "--compilation-config"},
+	{"graph_max_bs", "--max-cudagraph-capture-size"},
+	{"max_model_len", "--max-model-len"},
+	{"tensor_parallel_size", "--tensor-parallel-size"},
+};
 
 static const struct counter_names counters = {
 	.prompt = "vllm:prompt_tokens_total",
@@ -38,21 +29,17 @@ const struct target_ops target_vllm = {
 	.name = "vllm",
 	.launches = true,
 	.ready_path = "/health",
-	.readback_path = NULL,
 	.flush_path = "/reset_prefix_cache",
-	.readback_path_older = NULL,
 	.version_path = "/version",
 	.version_key = "version",
 	.help_word = "--help=all",
 	.counters = &counters,
+	TARGET_SWITCHES(switches),
+	.patterns = target_patterns_vllm,
 	.identity = TARGET_IDENTITY_SOCKET,
 	.continuous_usage = true,
-	.counts_in_streams = true,
-	.booleans_as_words = false,
-	.per_request_cache = false,
-	.tells_version = false,
 	.add_address = target_add_host_and_port,
-	.switch_of = switch_of,
+	.switch_of = target_switch_from_table,
 	.effective = target_effective_nowhere,
-	.explain = explain,
+	.explain = target_explain_from_patterns,
 };

@@ -481,14 +481,6 @@ enum status verdict_compute(const struct verdict_input *input, int workload, str
 	return status;
 }
 
-bool verdict_all_decided(const struct experiment *experiment, const struct verdict_row *rows, size_t n_rows)
-{
-	for (size_t i = 0; i < n_rows; i++)
-		if (experiment->arms[rows[i].arm].kind == ARM_CANDIDATE && !rows[i].decided)
-			return false;
-	return true;
-}
-
 /* True when every arm has its launch in each of the first two blocks; one that failed in the first may be absent from the second.
  */
 static bool early_blocks_complete(const struct verdict_input *input)
@@ -524,15 +516,4 @@ enum status verdict_screen(const struct verdict_input *input, bool *dropped, str
 		arena_release(&judging.arena);
 	}
 	return status;
-}
-
-bool verdict_noisy(const struct experiment *experiment, const struct verdict_row *rows, size_t n_rows)
-{
-	for (size_t i = 0; i < n_rows; i++) {
-		bool differs = rows[i].verdict == VERDICT_HELPED || rows[i].verdict == VERDICT_HURT ||
-			fabs(rows[i].effect_pct) >= rows[i].min_effect_pct;
-		if (experiment->arms[rows[i].arm].kind == ARM_AA_TWIN && differs)
-			return true;
-	}
-	return false;
 }

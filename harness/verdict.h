@@ -58,16 +58,9 @@ double verdict_min_effect(double floor_pct, const double *aa_effects, size_t n);
 enum status verdict_compute(const struct verdict_input *input, int workload, struct verdict_row *rows, size_t *n_rows,
 	bool *baseline_failed, char baseline_reason[VERDICT_REASON_BYTES], struct err *err);
 
-/* True when every candidate row is decided, so that the run may stop at this look. */
-bool verdict_all_decided(const struct experiment *experiment, const struct verdict_row *rows, size_t n_rows);
-
 /* Marks the arms that need no further launches: those slower than the baseline over the first two blocks by more than
  * max(15 %, 6 pooled standard deviations) under every workload they run. Marks none unless protocol.screening is set and
  * both blocks are complete. dropped must hold experiment->n_arms. */
 enum status verdict_screen(const struct verdict_input *input, bool *dropped, struct err *err);
-
-/* True when the twin of any workload differs from its own baseline by at least the minimum effect, or has a verdict:
- * the measurements are too noisy to trust. rows as from verdict_compute, of any number of workloads. */
-bool verdict_noisy(const struct experiment *experiment, const struct verdict_row *rows, size_t n_rows);
 
 #endif

@@ -37,6 +37,7 @@ struct region {
 	_Alignas(4096) uint32_t steps[COMM_RANKS_MAX]; /* commands that each rank has run */
 	float sums[COMM_RANKS_MAX];
 	int n_fds[COMM_RANKS_MAX];
+	int world;
 	int backend; /* index in comm_cpu_backends */
 	int64_t timeout_ns;
 };
@@ -68,12 +69,12 @@ static int count_fds(void)
 
 /* ---- the child ---- */
 
-static enum status make_comm(struct region *region, int rank, int world, const int *sockets, const _Atomic uint32_t *abort_word,
-	struct comm **out, struct err *err)
+static enum status make_comm(
+	struct region *region, int rank, const int *sockets, const _Atomic uint32_t *abort_word, struct comm **out, struct err *err)
 {
 	const struct comm_options options = {
 		.rank = rank,
-		.world = world,
+		.world = region->world,
 		.count_max = COUNT_MAX,
 		.shared = comm_region(region),
 		.sockets = sockets,
@@ -120,8 +121,7 @@ static bool obey(struct rank_link *link, uint32_t command, struct comm **comm, i
 	case RANKS_COMMAND_STOP:
 		return false;
 	case COMMAND_CONNECT:
-		status = make_comm(
-			region, rank, rank_link_world(link), rank_link_sockets(link), rank_link_abort_word(link), comm, &err);
+		status = make_comm(region, rank, rank_link_sockets(link), rank_link_abort_word(link), comm, &err);
 		rank_link_report(link, status, &err);
 		return true;
 	case COMMAND_FAIL:
@@ -207,11 +207,11 @@ static enum status start_connected(struct server *server, int world, int backend
 		status = ranks_await_ready(server->ranks, err);
 	if (status != STATUS_OK)
 		return status;
+	server->region->world = world;
 	server->region->backend = backend;
 	server->region->timeout_ns = timeout_ns;
 	ranks_post(server->ranks, COMMAND_CONNECT);
-	status = make_comm(
-		server->region, 0, world, ranks_sockets(server->ranks), ranks_abort_word(server->ranks), &server->comm, err);
+	status = make_comm(server->region, 0, ranks_sockets(server->ranks), ranks_abort_word(server->ranks), &server->comm, err);
 	return status == STATUS_OK ? ranks_await_ready(server->ranks, err) : status;
 }
 

@@ -211,9 +211,9 @@ static void resolved_arguments_of_sglang_are_compared(void **state)
 	struct json *info = NULL;
 	read_golden("sglang_server_info.json", &text);
 	assert_int_equal(json_parse(text_str(&text), text.len, "info", &info, NULL), STATUS_OK);
-	assert_int_equal(json_int(target_sglang.effective(info, "graph_max_bs"), 0), 128);
-	assert_int_equal(json_int(target_sglang.effective(info, "tp"), 0), 2);
-	assert_true(json_number(target_sglang.effective(info, "mem_fraction"), 0) == 0.88);
+	assert_int_equal(json_int(target_sglang.effective(&target_sglang, info, "graph_max_bs"), 0), 128);
+	assert_int_equal(json_int(target_sglang.effective(&target_sglang, info, "tp"), 0), 2);
+	assert_true(json_number(target_sglang.effective(&target_sglang, info, "mem_fraction"), 0) == 0.88);
 	json_free(info);
 	text_release(&text);
 }
@@ -258,7 +258,7 @@ static void known_fatal_lines_are_told_from_lack_of_memory(void **state)
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		enum failure failure;
 		char reason[512] = "";
-		assert_true(cases[i].ops->explain(cases[i].log, cases[i].running, &failure, reason));
+		assert_true(cases[i].ops->explain(cases[i].ops, cases[i].log, cases[i].running, &failure, reason));
 		assert_string_equal(reason, cases[i].reason);
 	}
 }

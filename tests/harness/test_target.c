@@ -193,7 +193,7 @@ static void expect_explanation(const struct target_ops *ops, const char *log, bo
 {
 	enum failure failure = FAILURE_NONE;
 	char reason[512] = "";
-	bool explained = ops->explain(log, running, &failure, reason);
+	bool explained = ops->explain(ops, log, running, &failure, reason);
 	assert_string_equal(explained ? reason : "(none)", expected);
 	if (explained)
 		assert_true(text_starts_with(reason, failure_name(failure)));
