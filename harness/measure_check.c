@@ -23,7 +23,7 @@ void measuring_check_completed(struct measuring *measuring, const struct run_res
 	char reason[512];
 	if (measuring->launch)
 		logring_read_tail(launch_log(measuring->launch), LOG_EXPLAIN_BYTES, &log);
-	if (measuring->target->explain(text_str(&log), true, &failure, reason) && failure == FAILURE_OOM_RUN)
+	if (measuring->target->explain(measuring->target, text_str(&log), true, &failure, reason) && failure == FAILURE_OOM_RUN)
 		measuring_fail(measuring, failure, "%s", reason);
 	else
 		measuring_fail(measuring, FAILURE_CLIENT_ERROR, "client_error: %zu of %zu requests failed: %.300s", failed,

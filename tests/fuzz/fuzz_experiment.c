@@ -1,5 +1,5 @@
 /* libFuzzer entry: experiment files, with and without --quick and --set. The corpus also replays in
- * tests/harness/test_experiment.c. */
+ * tests/harness/test_experiment_files.c. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
