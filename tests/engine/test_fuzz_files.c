@@ -40,6 +40,21 @@ static void gguf_corpus_is_read_without_harm(void **state)
 	replay("gguf", fuzz_gguf);
 }
 
+static void safetensors_corpus_is_read_without_harm(void **state)
+{
+	replay("safetensors", fuzz_safetensors);
+}
+
+static void hf_config_corpus_is_read_without_harm(void **state)
+{
+	replay("hf_config", fuzz_hf_config);
+}
+
+static void tokenizer_json_corpus_is_read_without_harm(void **state)
+{
+	replay("tokenizer_json", fuzz_tokenizer_json);
+}
+
 static void model_corpus_is_run_without_harm(void **state)
 {
 	replay("model", fuzz_model);
@@ -64,6 +79,9 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(gguf_corpus_is_read_without_harm),
+		cmocka_unit_test(safetensors_corpus_is_read_without_harm),
+		cmocka_unit_test(hf_config_corpus_is_read_without_harm),
+		cmocka_unit_test(tokenizer_json_corpus_is_read_without_harm),
 		cmocka_unit_test(model_corpus_is_run_without_harm),
 		cmocka_unit_test(tokenizer_corpus_comes_back_as_it_was),
 		cmocka_unit_test(text_stream_corpus_streams_as_it_decodes),

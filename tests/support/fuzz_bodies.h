@@ -12,6 +12,15 @@ void fuzz_gguf(const uint8_t *data, size_t size);
 /* Opens the bytes as a model and, when it is one and small, shards it, packs its weights and runs a step. */
 void fuzz_model(const uint8_t *data, size_t size);
 
+/* Opens the bytes as a safetensors file; what it lists must lie within them. */
+void fuzz_safetensors(const uint8_t *data, size_t size);
+
+/* Reads the bytes as a config.json; what is accepted is within bounds. */
+void fuzz_hf_config(const uint8_t *data, size_t size);
+
+/* Reads the bytes as a tokenizer.json and encodes a text with it. */
+void fuzz_tokenizer_json(const uint8_t *data, size_t size);
+
 /* Encodes the bytes as text under every rule; what comes back must be the text. */
 void fuzz_tokenizer(const uint8_t *data, size_t size);
 
