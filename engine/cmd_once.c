@@ -72,6 +72,10 @@ static void append_human(const struct once_result *result, size_t prompt_count, 
 	if (result->decode_tok_per_s > 0)
 		text_printf(out, "decode       %.1f tok/s (%zu tokens, finish: %s)\n", result->decode_tok_per_s, result->ids.count,
 			request_finish_name(result->engine.finish));
+	if (result->device.steps > 0)
+		text_printf(out, "device       %.1f µs a step, %.1f %% of the time between steps\n",
+			(double)result->device.busy_ns / 1e3 / (double)result->device.steps,
+			100.0 * (double)result->device.gap_ns / (double)(result->device.busy_ns + result->device.gap_ns));
 	if (result->engine.drafted > 0)
 		text_printf(out, "speculation  %d of %d drafted tokens accepted in %d verify steps\n", result->engine.accepted,
 			result->engine.drafted, result->engine.verify_steps);

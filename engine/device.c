@@ -23,6 +23,11 @@ enum status device_gpu_memory(uint64_t *total, uint64_t *free_now, struct err *e
 	return kn_cuda_memory(GPU_ORDINAL, total, free_now, err);
 }
 
+void device_gpu_others(char *out, size_t out_bytes)
+{
+	kn_cuda_others(GPU_ORDINAL, out, out_bytes);
+}
+
 #else
 
 bool device_has_cuda(void)
@@ -40,6 +45,12 @@ enum status device_gpu_memory(uint64_t *total, uint64_t *free_now, struct err *e
 {
 	*total = *free_now = 0;
 	return err_set(err, STATUS_UNAVAILABLE, "this program was built without CUDA");
+}
+
+void device_gpu_others(char *out, size_t out_bytes)
+{
+	if (out_bytes > 0)
+		out[0] = '\0';
 }
 
 #endif

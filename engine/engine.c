@@ -58,6 +58,32 @@ static enum status open_model(struct engine *engine, struct err *err)
 	return status;
 }
 
+#define MIB (1024.0 * 1024.0)
+
+static void log_plan(const struct memplan *plan)
+{
+	const struct memplan_request *request = &plan->request;
+	log_info("memory",
+		"%s; weights %.1f MiB, workspace %.1f, step plans up to %.1f, collectives and logits %.1f, KV cache %.1f (%d "
+		"blocks)",
+		plan->fraction_why, (double)request->weights_bytes / MIB, (double)request->workspace_bytes / MIB,
+		(double)request->plans_bytes / MIB, (double)(request->collectives_bytes + request->logits_bytes) / MIB,
+		(double)plan->kv_bytes / MIB, plan->n_blocks);
+	if (plan->warning[0])
+		log_warn("memory", "%s", plan->warning);
+}
+
+static void log_step_plans(const struct forward *forward)
+{
+	int count = forward_plans_count(forward);
+	uint64_t bytes = 0, total = 0;
+	int largest = 0;
+	for (int i = 0; i < count; i++, total += bytes)
+		largest = forward_plan_at(forward, i, &bytes);
+	if (count > 0)
+		log_info("memory", "%d step plans for up to %d rows hold %.1f MiB", count, largest, (double)total / MIB);
+}
+
 /* Starts the children and lets all ranks load at the same time. */
 static enum status start_ranks(struct engine *engine, struct err *err)
 {
@@ -183,10 +209,14 @@ static enum status prove(struct engine *engine, struct err *err)
 static enum status make(struct engine *engine, struct err *err)
 {
 	enum status status = open_model(engine, err);
-	if (status == STATUS_OK)
+	if (status == STATUS_OK) {
+		log_plan(&engine->setup.memplan);
 		status = start_ranks(engine, err);
-	if (status == STATUS_OK)
+	}
+	if (status == STATUS_OK) {
+		log_step_plans(rank_forward(engine->rank));
 		status = make_step_state(engine, err);
+	}
 	if (status == STATUS_OK)
 		status = start_thread(engine, err);
 	if (status == STATUS_OK)

@@ -100,6 +100,14 @@ const char *engine_model_name(const struct engine *engine);
  * {"settings": {"graph_max_bs": {"value": 8, "requested": "8", "why": "…"}, …}, "rank_pids": […], "memory": {…}, …} */
 struct json *engine_config_json(const struct engine *engine);
 
+/* What the device did since the engine was ready, where it is one of its own; zeros elsewhere. */
+struct engine_device_times {
+	uint64_t steps;
+	int64_t busy_ns; /* in steps */
+	int64_t gap_ns; /* between steps, waiting for the host with work at hand */
+};
+void engine_device_times(const struct engine *engine, struct engine_device_times *out);
+
 /* Appends Prometheus text (verdict_… counters and gauges). */
 void engine_metrics_text(const struct engine *engine, struct text *out);
 

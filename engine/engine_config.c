@@ -98,6 +98,19 @@ static struct json *model_json(const struct engine *engine)
 	return model;
 }
 
+/* Bytes of every plan by its row count: {"1": 2097152, …}. */
+static struct json *plan_rows_json(const struct forward *forward)
+{
+	struct json *rows = json_new_object();
+	for (int i = 0; i < forward_plans_count(forward); i++) {
+		char key[16];
+		uint64_t bytes;
+		snprintf(key, sizeof key, "%d", forward_plan_at(forward, i, &bytes));
+		json_set(rows, key, json_new_integer((int64_t)bytes));
+	}
+	return rows;
+}
+
 /* The plan, and what rank 0 really holds beside it. */
 static struct json *memory_json(const struct engine *engine)
 {
@@ -108,6 +121,7 @@ static struct json *memory_json(const struct engine *engine)
 	json_set(rank, "workspace_bytes", json_new_integer((int64_t)held.workspace));
 	json_set(rank, "plans_bytes", json_new_integer((int64_t)held.plans));
 	json_set(rank, "plans", json_new_integer(forward_plans_count(rank_forward(engine->rank))));
+	json_set(rank, "plan_rows", plan_rows_json(rank_forward(engine->rank)));
 	json_set(rank, "kv_bytes", json_new_integer((int64_t)held.kv));
 	json_set(memory, "rank_0", rank);
 	return memory;

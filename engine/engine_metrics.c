@@ -134,3 +134,15 @@ void engine_metrics_text(const struct engine *engine, struct text *out)
 	one_gauge(out, "verdict_waiting", counts.waiting, "Sequences that wait for a slot or blocks.");
 	pthread_mutex_unlock(lock);
 }
+
+void engine_device_times(const struct engine *engine, struct engine_device_times *out)
+{
+	pthread_mutex_t *lock = (pthread_mutex_t *)&engine->lock;
+	pthread_mutex_lock(lock);
+	*out = (struct engine_device_times){
+		.steps = engine->metrics.device_steps,
+		.busy_ns = engine->metrics.device_ns,
+		.gap_ns = engine->metrics.gap_ns,
+	};
+	pthread_mutex_unlock(lock);
+}

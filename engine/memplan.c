@@ -15,15 +15,24 @@
 #define RESERVE_SHARE 10
 #define RESERVE_BYTES_MIN (512ull << 20)
 #define RESERVE_SHARE_MAX 4
+#define RESERVE_SHARE_APART 32 /* of a device's own memory: what drivers and libraries take later. 4.4 GiB of an H200 (guess) */
 
 int64_t memplan_blocks(int64_t tokens)
 {
 	return (tokens + KN_KV_BLOCK_TOKENS - 1) / KN_KV_BLOCK_TOKENS;
 }
 
-static uint64_t reserve_of(uint64_t total)
+/* What this process may plan with, whatever the fraction. */
+static uint64_t available_of(const struct memplan_request *request)
 {
-	uint64_t reserve = total / RESERVE_SHARE;
+	bool shared = request->available_bytes > 0 && request->available_bytes < request->total_bytes;
+	return shared ? request->available_bytes : request->total_bytes;
+}
+
+static uint64_t reserve_of(const struct memplan_request *request)
+{
+	uint64_t total = available_of(request);
+	uint64_t reserve = total / (request->apart ? RESERVE_SHARE_APART : RESERVE_SHARE);
 	if (reserve < RESERVE_BYTES_MIN)
 		reserve = RESERVE_BYTES_MIN;
 	return reserve < total / RESERVE_SHARE_MAX ? reserve : total / RESERVE_SHARE_MAX;
@@ -57,6 +66,15 @@ static double min_fraction_of(const struct memplan_request *request)
 	return 2.0;
 }
 
+/* Largest number of hundredths whose budget is free. */
+static double max_fraction_of(const struct memplan_request *request)
+{
+	int hundredths = 100;
+	while (hundredths > 0 && budget_of(request->total_bytes, hundredths / 100.0) > available_of(request))
+		hundredths--;
+	return hundredths / 100.0;
+}
+
 /* Longest max_model_len that a budget holds, 0 when not even one block fits. */
 static int64_t fitting_len(const struct memplan_request *request, uint64_t budget)
 {
@@ -66,50 +84,100 @@ static int64_t fitting_len(const struct memplan_request *request, uint64_t budge
 	return (int64_t)((budget - fixed) / request->block_bytes - 1) * KN_KV_BLOCK_TOKENS;
 }
 
-static enum status refuse(const struct memplan *plan, struct err *err)
+/* Who has the memory that is not free: ", the rest is held by …"; empty when all is free. */
+static void describe_others(const struct memplan_request *request, char *out, size_t out_bytes)
 {
-	const struct memplan_request *request = &plan->request;
-	uint64_t need = need_of(request);
-	char fraction[32], advice[256], details[sizeof err->details];
-	if (plan->min_fraction <= 1) {
-		text_format_double(fraction, plan->min_fraction);
-		snprintf(advice, sizeof advice,
-			"raise --mem-fraction to %s or more (at most 1; above %.2f less than the reserve of %.0f MiB "
-			"is left for everything else)",
-			fraction, 1.0 - (double)plan->reserve_bytes / (double)request->total_bytes,
-			(double)plan->reserve_bytes / MIB);
-	} else {
-		snprintf(fraction, sizeof fraction, "null");
-		snprintf(advice, sizeof advice, "no fraction suffices: raise --mem-budget to %.0f MiB", ceil((double)need / MIB));
+	out[0] = '\0';
+	if (available_of(request) == request->total_bytes)
+		return;
+	snprintf(out, out_bytes, "; of %.0f MiB only %.0f MiB are free, the rest is held by %s", (double)request->total_bytes / MIB,
+		(double)available_of(request) / MIB,
+		request->others && request->others[0] ? request->others : "other processes or the driver");
+}
+
+static enum status set_refusal(const struct memplan *plan, uint64_t need, const char *text, struct err *err)
+{
+	char smallest[32] = "null", largest[32] = "null", details[sizeof err->details];
+	if (plan->min_fraction <= plan->max_fraction) {
+		text_format_double(smallest, plan->min_fraction);
+		text_format_double(largest, plan->max_fraction);
 	}
-	char shorter[96] = "";
-	int64_t len = fitting_len(request, plan->budget_bytes);
-	if (len > 0)
-		snprintf(shorter, sizeof shorter, ", or lower --max-model-len to %lld", (long long)len);
-	snprintf(details, sizeof details, "\"need_bytes\":%llu,\"have_bytes\":%llu,\"min_mem_fraction\":%s",
-		(unsigned long long)need, (unsigned long long)plan->budget_bytes, fraction);
-	enum status status = err_set_code(err, STATUS_NO_MEMORY, "not_enough_memory",
-		"not enough memory: %.1f MiB are needed (weights %.1f, workspace %.1f, step plans %.1f, collectives %.1f, logits "
-		"%.1f, "
-		"KV cache for one sequence of %lld tokens %.1f), the budget is %.1f MiB (%.4g of %.0f MiB, %s); %s%s",
-		(double)need / MIB, (double)request->weights_bytes / MIB, (double)request->workspace_bytes / MIB,
-		(double)request->plans_bytes / MIB, (double)request->collectives_bytes / MIB, (double)request->logits_bytes / MIB,
-		(long long)request->max_model_len, (double)(need - plan->fixed_bytes) / MIB, (double)plan->budget_bytes / MIB,
-		plan->fraction, (double)request->total_bytes / MIB, request->total_source, advice, shorter);
+	snprintf(details, sizeof details, "\"need_bytes\":%llu,\"have_bytes\":%llu,\"min_mem_fraction\":%s,\"max_mem_fraction\":%s",
+		(unsigned long long)need, (unsigned long long)plan->budget_bytes, smallest, largest);
+	enum status status = err_set_code(err, STATUS_NO_MEMORY, "not_enough_memory", "not enough memory: %s", text);
 	if (err && err->details[0] == '\0' && status == STATUS_NO_MEMORY)
 		memcpy(err->details, details, sizeof details);
 	return status;
 }
 
+/* What would help a plan that is too small: the smallest fraction that works, or more memory. */
+static void advise(const struct memplan *plan, uint64_t need, char *out, size_t out_bytes)
+{
+	const struct memplan_request *request = &plan->request;
+	char fraction[32], most[32];
+	text_format_double(fraction, plan->min_fraction);
+	text_format_double(most, plan->max_fraction);
+	if (plan->min_fraction <= plan->max_fraction)
+		snprintf(out, out_bytes,
+			"raise --mem-fraction to %s or more (at most %s; above %.2f less than the reserve of %.0f MiB is left for "
+			"everything else)",
+			fraction, most, (double)(available_of(request) - plan->reserve_bytes) / (double)request->total_bytes,
+			(double)plan->reserve_bytes / MIB);
+	else if (plan->min_fraction <= 1)
+		snprintf(out, out_bytes, "no fraction works: %s would be needed and %s is free", fraction, most);
+	else
+		snprintf(out, out_bytes, "no fraction suffices: raise --mem-budget to %.0f MiB", ceil((double)need / MIB));
+}
+
+static enum status refuse(const struct memplan *plan, struct err *err)
+{
+	const struct memplan_request *request = &plan->request;
+	uint64_t need = need_of(request);
+	char advice[256], shorter[96] = "", others[256], text[1024];
+	advise(plan, need, advice, sizeof advice);
+	describe_others(request, others, sizeof others);
+	int64_t len = fitting_len(request, plan->budget_bytes);
+	if (len > 0)
+		snprintf(shorter, sizeof shorter, ", or lower --max-model-len to %lld", (long long)len);
+	snprintf(text, sizeof text,
+		"%.1f MiB are needed (weights %.1f, workspace %.1f, step plans %.1f, collectives %.1f, logits %.1f, KV cache for "
+		"one "
+		"sequence of %lld tokens %.1f), the budget is %.1f MiB (%.4g of %.0f MiB, %s); %s%s%s",
+		(double)need / MIB, (double)request->weights_bytes / MIB, (double)request->workspace_bytes / MIB,
+		(double)request->plans_bytes / MIB, (double)request->collectives_bytes / MIB, (double)request->logits_bytes / MIB,
+		(long long)request->max_model_len, (double)(need - plan->fixed_bytes) / MIB, (double)plan->budget_bytes / MIB,
+		plan->fraction, (double)request->total_bytes / MIB, request->total_source, advice, shorter, others);
+	return set_refusal(plan, need, text, err);
+}
+
+/* The fraction asked for more than is free. */
+static enum status refuse_unfree(const struct memplan *plan, struct err *err)
+{
+	uint64_t used = plan->fixed_bytes + plan->kv_bytes;
+	char others[256], text[1024];
+	describe_others(&plan->request, others, sizeof others);
+	snprintf(text, sizeof text,
+		"the plan takes %.0f MiB (%.4g of %.0f MiB, %s)%s; lower --mem-fraction to %.2f or less, or use auto",
+		(double)used / MIB, plan->fraction, (double)plan->request.total_bytes / MIB, plan->request.total_source, others,
+		plan->max_fraction);
+	return set_refusal(plan, used, text, err);
+}
+
 static void choose_fraction(struct memplan *plan)
 {
 	const struct memplan_request *request = &plan->request;
-	plan->reserve_bytes = reserve_of(request->total_bytes);
+	uint64_t available = available_of(request);
+	plan->reserve_bytes = reserve_of(request);
 	if (request->automatic) {
-		plan->fraction = 1.0 - (double)plan->reserve_bytes / (double)request->total_bytes;
-		plan->budget_bytes = request->total_bytes - plan->reserve_bytes;
-		snprintf(plan->fraction_why, sizeof plan->fraction_why, "auto: all of %.0f MiB (%s) but a reserve of %.0f MiB",
-			(double)request->total_bytes / MIB, request->total_source, (double)plan->reserve_bytes / MIB);
+		plan->budget_bytes = available - plan->reserve_bytes;
+		plan->fraction = (double)plan->budget_bytes / (double)request->total_bytes;
+		char others[160] = "";
+		if (available < request->total_bytes)
+			snprintf(others, sizeof others, " and %.0f MiB held by %s",
+				(double)(request->total_bytes - available) / MIB,
+				request->others && request->others[0] ? request->others : "others or the driver");
+		snprintf(plan->fraction_why, sizeof plan->fraction_why, "auto: all of %.0f MiB (%s) but a reserve of %.0f MiB%s",
+			(double)request->total_bytes / MIB, request->total_source, (double)plan->reserve_bytes / MIB, others);
 		return;
 	}
 	plan->fraction = request->fraction;
@@ -125,6 +193,7 @@ enum status memplan_compute(const struct memplan_request *request, struct mempla
 	choose_fraction(out);
 	out->fixed_bytes = fixed_of(request);
 	out->min_fraction = min_fraction_of(request);
+	out->max_fraction = max_fraction_of(request);
 	if (out->budget_bytes < need_of(request))
 		return refuse(out, err);
 
@@ -140,14 +209,15 @@ enum status memplan_compute(const struct memplan_request *request, struct mempla
 		capped ? "%lld sequences of %lld tokens fill the pool; the budget would allow %llu blocks"
 		       : "what the budget leaves; %lld sequences of %lld tokens could use more than these %llu blocks",
 		(long long)request->max_num_seqs, (long long)request->max_model_len, (unsigned long long)affordable);
-	uint64_t used = out->fixed_bytes + out->kv_bytes;
-	if (request->total_bytes - used < out->reserve_bytes)
+	uint64_t used = out->fixed_bytes + out->kv_bytes, available = available_of(request);
+	if (used > available)
+		return refuse_unfree(out, err);
+	if (available - used < out->reserve_bytes)
 		snprintf(out->warning, sizeof out->warning,
 			"only %.0f MiB of %.0f MiB are left for everything else, less than the reserve of %.0f MiB: the system may "
 			"swap or end "
 			"the server; --mem-fraction auto leaves the reserve",
-			(double)(request->total_bytes - used) / MIB, (double)request->total_bytes / MIB,
-			(double)out->reserve_bytes / MIB);
+			(double)(available - used) / MIB, (double)request->total_bytes / MIB, (double)out->reserve_bytes / MIB);
 	return STATUS_OK;
 }
 
@@ -159,6 +229,7 @@ struct json *memplan_json(const struct memplan *plan)
 		uint64_t bytes;
 	} terms[] = {
 		{"total_bytes", request->total_bytes},
+		{"available_bytes", available_of(request)},
 		{"budget_bytes", plan->budget_bytes},
 		{"reserve_bytes", plan->reserve_bytes},
 		{"weights_bytes", request->weights_bytes},
@@ -173,6 +244,9 @@ struct json *memplan_json(const struct memplan *plan)
 	for (size_t i = 0; i < sizeof terms / sizeof terms[0]; i++)
 		json_set(object, terms[i].key, json_new_integer((int64_t)terms[i].bytes));
 	json_set(object, "total_source", json_new_string(request->total_source));
+	json_set(object, "held_by_others",
+		request->others && request->others[0] ? json_new_string(request->others) : json_new_null());
+	json_set(object, "max_mem_fraction", json_new_number(plan->max_fraction));
 	json_set(object, "mem_fraction", json_new_number(plan->fraction));
 	json_set(object, "mem_fraction_why", json_new_string(plan->fraction_why));
 	json_set(object, "min_mem_fraction", plan->min_fraction <= 1 ? json_new_number(plan->min_fraction) : json_new_null());

@@ -104,7 +104,15 @@ enum status once_run(struct engine *engine, const int32_t *prompt, size_t prompt
 		once_result_release(out);
 		/* A cached prefix would make the prompt's rate meaningless. */
 		engine_flush_cache(engine);
+		struct engine_device_times before, after;
+		engine_device_times(engine, &before);
 		status = run_request(engine, prompt, prompt_count, &with_logits, out, err);
+		engine_device_times(engine, &after);
+		out->device = (struct engine_device_times){
+			.steps = after.steps - before.steps,
+			.busy_ns = after.busy_ns - before.busy_ns,
+			.gap_ns = after.gap_ns - before.gap_ns,
+		};
 	}
 	if (status != STATUS_OK)
 		once_result_release(out);
@@ -117,6 +125,19 @@ static struct json *ids_json(const int32_t *ids, size_t count)
 	for (size_t i = 0; i < count; i++)
 		json_append(array, json_new_integer(ids[i]));
 	return array;
+}
+
+/* How busy the request kept a device of its own; null where there is none. */
+static struct json *device_json(const struct engine_device_times *device)
+{
+	if (device->steps == 0)
+		return json_new_null();
+	struct json *object = json_new_object();
+	json_set(object, "steps", json_new_integer((int64_t)device->steps));
+	json_set(object, "busy_s", json_new_number((double)device->busy_ns / 1e9));
+	json_set(object, "gap_s", json_new_number((double)device->gap_ns / 1e9));
+	json_set(object, "gap_share", json_new_number((double)device->gap_ns / (double)(device->busy_ns + device->gap_ns)));
+	return object;
 }
 
 struct json *once_json(const struct once_result *result, const int32_t *prompt, size_t prompt_count, bool all_logits)
@@ -137,6 +158,7 @@ struct json *once_json(const struct once_result *result, const int32_t *prompt, 
 	json_set(object, "top_logits", top);
 	json_set(object, "prefill_tok_per_s", json_new_number(result->prefill_tok_per_s));
 	json_set(object, "decode_tok_per_s", decoded ? json_new_number(result->decode_tok_per_s) : json_new_null());
+	json_set(object, "device", device_json(&result->device));
 	json_set(object, "drafted", json_new_integer(result->engine.drafted));
 	json_set(object, "accepted", json_new_integer(result->engine.accepted));
 	json_set(object, "verify_steps", json_new_integer(result->engine.verify_steps));

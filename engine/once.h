@@ -24,6 +24,7 @@ struct once_result {
 	int n_top;
 	double prefill_tok_per_s; /* prompt tokens over the time from submitting to the first token */
 	double decode_tok_per_s; /* tokens after the first callback's over the time from it to the last; 0 when there are none */
+	struct engine_device_times device; /* of the measured run */
 	struct engine_result engine;
 };
 

@@ -48,8 +48,8 @@ enum status regex_compile(const char *pattern, bool is_foreign, struct regex **o
 	if (is_foreign && strlen(pattern) > PATTERN_BYTES_MAX)
 		return err_set(err, STATUS_INPUT, "the splitting pattern is longer than %d bytes", PATTERN_BYTES_MAX);
 	/* \C would match a part of a character. */
-	compiled = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &code,
-		&offset, NULL);
+	compiled = pcre2_compile(
+		(PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &code, &offset, NULL);
 	if (!compiled)
 		return is_foreign ? library_error(code, STATUS_INPUT, "the splitting pattern does not compile", err)
 				  : library_error(code, STATUS_INTERNAL, "a built-in pattern does not compile", err);

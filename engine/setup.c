@@ -62,6 +62,7 @@ static enum status resolve_device(const struct engine_options *options, struct s
 		why(out->whys.device, "auto: several ranks run on CPUs");
 	else if (device_gpu_memory(&out->gpu_total_bytes, &out->gpu_free_bytes, &reason) == STATUS_OK) {
 		device = "cuda";
+		device_gpu_others(out->gpu_others, sizeof out->gpu_others);
 		why(out->whys.device, asked ? "as asked" : "auto: a GPU is there");
 	} else if (asked)
 		return err_set_code(
@@ -165,34 +166,23 @@ static enum status resolve_names(const struct engine_options *options, struct se
 	return status;
 }
 
-/* What fractions are fractions of. On a GPU auto takes what is free now; a fraction asked for is one of the whole. */
+/* What fractions are fractions of, and what of it is free. */
 static void resolve_total(const struct engine_options *options, const struct setup *setup, struct memplan_request *request)
 {
+	bool on_gpu = text_equal(setup->rank.device, "cuda");
+	request->apart = on_gpu;
+	request->available_bytes = setup->gpu_free_bytes;
+	request->others = setup->gpu_others;
 	if (options->mem_budget > 0) {
 		request->total_bytes = (uint64_t)options->mem_budget;
 		request->total_source = "--mem-budget";
-	} else if (!text_equal(setup->rank.device, "cuda")) {
+	} else if (on_gpu) {
+		request->total_bytes = setup->gpu_total_bytes;
+		request->total_source = "GPU memory";
+	} else {
 		request->total_bytes = file_machine_memory_bytes();
 		request->total_source = "physical memory or its cgroup limit";
-	} else {
-		request->total_bytes = request->automatic ? setup->gpu_free_bytes : setup->gpu_total_bytes;
-		request->total_source = request->automatic ? "free GPU memory" : "GPU memory";
 	}
-}
-
-/* Others may hold memory that the plan counts on. */
-static enum status check_free_gpu_memory(const struct setup *setup, struct err *err)
-{
-	const struct memplan *plan = &setup->memplan;
-	uint64_t used = plan->fixed_bytes + plan->kv_bytes;
-	if (!text_equal(setup->rank.device, "cuda") || used <= setup->gpu_free_bytes)
-		return STATUS_OK;
-	return err_set_code(err, STATUS_NO_MEMORY, "not_enough_memory",
-		"not enough GPU memory: the plan takes %llu MiB, but of %llu MiB only %llu MiB are free, the rest is held by "
-		"others or by "
-		"the driver; lower --mem-fraction or --mem-budget, or use --mem-fraction auto",
-		(unsigned long long)(used >> 20), (unsigned long long)(setup->gpu_total_bytes >> 20),
-		(unsigned long long)(setup->gpu_free_bytes >> 20));
 }
 
 static enum status resolve_memory(const struct engine_options *options, const struct source *source,
@@ -223,7 +213,7 @@ static enum status resolve_memory(const struct engine_options *options, const st
 	}
 	enum status status = memplan_compute(&request, &out->memplan, err);
 	out->rank.n_blocks = out->memplan.n_blocks;
-	return status == STATUS_OK ? check_free_gpu_memory(out, err) : status;
+	return status;
 }
 
 enum status setup_resolve(const struct engine_options *options, const struct source *source, const struct model_config *config,

@@ -46,6 +46,7 @@ struct setup {
 	int32_t chunk_tokens; /* prefill tokens in one step */
 	bool run_ahead; /* the next step is begun before the tokens of the one under way are known */
 	uint64_t gpu_total_bytes, gpu_free_bytes; /* of the GPU at start; 0 on CPUs */
+	char gpu_others[SETUP_WHY_BYTES]; /* other processes that hold memory of it, as far as they show themselves */
 };
 
 /* Pure but for reading the machine's memory and CPU count. Choices that cannot be are refused with a stable code:

@@ -226,6 +226,10 @@ extern const struct kn_ops kn_cuda_ops; /* linked in GPU builds only */
  * STATUS_UNAVAILABLE with the driver's reason when there is no such GPU. */
 enum status kn_cuda_memory(int device, uint64_t *total, uint64_t *free_now, struct err *err);
 
+/* Other processes that hold memory of the GPU, by pid, name and MiB, as one line of text cut to out_bytes; empty when there are
+ * none, or when the driver's management library is missing or does not tell. Linked in GPU builds only. */
+void kn_cuda_others(int device, char *out, size_t out_bytes);
+
 /* Cosine and sine for positions [0, context) and head_dim/2 frequencies, computed in double: out[p][2i] = cos, [2i+1] = sin.
  * freq_factors NULL or [head_dim/2] divisors of the frequency (llama3 scaling). Source: RoFormer, arXiv 2104.09864. */
 void kn_rope_table_fill(float *out, int64_t context, int head_dim, double freq_base, const float *freq_factors);

@@ -170,6 +170,71 @@ static void too_much_is_warned_about(void **state)
 	assert_string_equal(plan.warning, "");
 }
 
+/* A device of which others hold a part, as a GPU with a neighbour. */
+static struct memplan_request shared_request(uint64_t total, uint64_t available)
+{
+	struct memplan_request request = request_of(total);
+	request.total_source = "GPU memory";
+	request.available_bytes = available;
+	request.others = "pid 7 (python3) 512 MiB";
+	request.apart = true;
+	return request;
+}
+
+static void auto_plans_with_what_others_left(void **state)
+{
+	struct memplan_request request = shared_request(8192 * MIB, 6144 * MIB);
+	struct memplan plan;
+	request.automatic = true;
+	assert_int_equal(memplan_compute(&request, &plan, NULL), STATUS_OK);
+	assert_int_equal(plan.reserve_bytes, 512 * MIB);
+	assert_int_equal(plan.budget_bytes, (6144 - 512) * MIB);
+	assert_non_null(strstr(plan.fraction_why, "2048 MiB held by pid 7 (python3)"));
+	assert_true(plan.fraction < 0.69 && plan.fraction > 0.68);
+	request = shared_request(65536 * MIB, 65536 * MIB);
+	request.automatic = true;
+	assert_int_equal(memplan_compute(&request, &plan, NULL), STATUS_OK);
+	assert_int_equal(plan.reserve_bytes, 2048 * MIB);
+}
+
+static void more_than_is_free_names_who_has_it_and_the_largest_fraction_that_works(void **state)
+{
+	struct memplan_request request = shared_request(8192 * MIB, 6144 * MIB);
+	struct memplan plan;
+	struct err err = {0};
+	request.max_num_seqs = 1000;
+	request.fraction = 0.9;
+	assert_int_equal(memplan_compute(&request, &plan, &err), STATUS_NO_MEMORY);
+	assert_string_equal(err.code, "not_enough_memory");
+	assert_non_null(strstr(err.text, "only 6144 MiB are free, the rest is held by pid 7 (python3) 512 MiB"));
+	assert_non_null(strstr(err.text, "lower --mem-fraction to 0.75 or less"));
+	assert_true(member(&err, "max_mem_fraction") == 0.75);
+	request.fraction = 0.75;
+	assert_int_equal(memplan_compute(&request, &plan, NULL), STATUS_OK);
+	request.fraction = 0.76;
+	assert_int_equal(memplan_compute(&request, &plan, NULL), STATUS_NO_MEMORY);
+	/* A large fraction of which only a free part is used is granted. */
+	request.max_num_seqs = 1;
+	assert_int_equal(memplan_compute(&request, &plan, NULL), STATUS_OK);
+	assert_int_equal(plan.warning[0], '\0');
+}
+
+static void too_low_a_fraction_of_a_shared_device_says_raise_and_how_far(void **state)
+{
+	struct memplan_request request = shared_request(8192 * MIB, 6144 * MIB);
+	struct memplan plan;
+	struct err err = {0};
+	request.fraction = 0.03;
+	assert_int_equal(memplan_compute(&request, &plan, &err), STATUS_NO_MEMORY);
+	assert_non_null(strstr(err.text, "raise --mem-fraction to 0.04 or more (at most 0.75;"));
+	assert_true(member(&err, "min_mem_fraction") == 0.04 && member(&err, "max_mem_fraction") == 0.75);
+	request.available_bytes = 200 * MIB;
+	err_clear(&err);
+	assert_int_equal(memplan_compute(&request, &plan, &err), STATUS_NO_MEMORY);
+	assert_non_null(strstr(err.text, "no fraction works: 0.04 would be needed and 0.02 is free"));
+	assert_true(member(&err, "min_mem_fraction") < 0);
+}
+
 static void the_plan_as_json_has_every_term(void **state)
 {
 	struct memplan_request request = request_of(2048 * MIB);
@@ -193,6 +258,9 @@ int main(void)
 		cmocka_unit_test(too_little_names_the_smallest_fraction_and_it_works),
 		cmocka_unit_test(the_message_explains_both_directions_and_the_way_out),
 		cmocka_unit_test(too_much_is_warned_about),
+		cmocka_unit_test(auto_plans_with_what_others_left),
+		cmocka_unit_test(more_than_is_free_names_who_has_it_and_the_largest_fraction_that_works),
+		cmocka_unit_test(too_low_a_fraction_of_a_shared_device_says_raise_and_how_far),
 		cmocka_unit_test(the_plan_as_json_has_every_term),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -32,6 +33,11 @@ enum status device_gpu_memory(uint64_t *total, uint64_t *free_now, struct err *e
 	*total = 1 << 30;
 	*free_now = memory_free;
 	return STATUS_OK;
+}
+
+void device_gpu_others(char *out, size_t out_bytes)
+{
+	snprintf(out, out_bytes, "pid 7 (python3) 512 MiB");
 }
 
 static struct bed_texts plain;
@@ -243,6 +249,24 @@ static void a_plan_without_memory_is_refused_with_its_size_and_what_others_took(
 	assert_non_null(strstr(err.text, "lower --graph-max-bs to 4"));
 }
 
+static void memory_that_others_hold_is_seen_and_named(void **state)
+{
+	struct engine_options options = defaults();
+	struct engine *engine;
+	struct err err = {0};
+	options.mem_budget_text = NULL;
+	options.mem_budget = 0;
+	options.mem_fraction = "0.9";
+	options.max_num_seqs = 4096;
+	options.graph_max_bs = 0;
+	options.max_model_len = 256;
+	memory_free = (uint64_t)64 << 20;
+	assert_int_equal(engine_create(&options, &engine, &err), STATUS_NO_MEMORY);
+	assert_non_null(strstr(err.text, "the rest is held by pid 7 (python3) 512 MiB"));
+	assert_non_null(strstr(err.text, "lower --mem-fraction to 0.06"));
+	memory_free = 1 << 30;
+}
+
 static void plan_sizes_end_with_the_cap(void **state)
 {
 	static const int expected[] = {1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 80, 96, 100};
@@ -275,6 +299,7 @@ int main(void)
 		cmocka_unit_test(logits_and_logprobs_come_to_the_host_when_asked_for),
 		cmocka_unit_test(steps_above_the_largest_plan_are_counted),
 		cmocka_unit_test(a_plan_without_memory_is_refused_with_its_size_and_what_others_took),
+		cmocka_unit_test(memory_that_others_hold_is_seen_and_named),
 		cmocka_unit_test(plan_sizes_end_with_the_cap),
 	};
 	return cmocka_run_group_tests(tests, set_up, tear_down);
