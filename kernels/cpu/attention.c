@@ -147,9 +147,19 @@ static void score_chunk(const struct kn_backend *backend, const struct chunk *ch
 {
 	const struct kn_attention *args = chunk->args;
 
-	for (int64_t token = chunk->begin; token < chunk->end; token += KN_KV_BLOCK_TOKENS)
-		backend->micro->scores(queries, n_queries, cache_block(chunk, args->k_cache, token), key_block_ahead(chunk, token),
-			args->kv_type, args->head_dim, args->scale, &scratch->scores[0][token - chunk->begin], ATTENTION_CHUNK);
+	struct score_args block = {
+		.queries = queries,
+		.head_dim = args->head_dim,
+		.scale = args->scale,
+		.out_stride = ATTENTION_CHUNK,
+	};
+
+	for (int64_t token = chunk->begin; token < chunk->end; token += KN_KV_BLOCK_TOKENS) {
+		block.keys = cache_block(chunk, args->k_cache, token);
+		block.ahead = key_block_ahead(chunk, token);
+		block.out = &scratch->scores[0][token - chunk->begin];
+		backend->micro->scores(&block, n_queries, args->kv_type);
+	}
 }
 
 /* Adds the weighted values of tokens [token, token + 16) to all queries: together as far as the shortest query reaches,
@@ -158,20 +168,32 @@ static void add_values(const struct kn_backend *backend, const struct chunk *chu
 	int64_t token, struct attention_scratch *scratch)
 {
 	const struct kn_attention *args = chunk->args;
-	const void *values = cache_block(chunk, args->v_cache, token), *ahead = value_block_ahead(chunk, token);
 	int column = (int)(token - chunk->begin), common = (int)(counts[0] - token);
+	struct accumulate_args block = {
+		.weights_stride = ATTENTION_CHUNK,
+		.values = cache_block(chunk, args->v_cache, token),
+		.ahead = value_block_ahead(chunk, token),
+		.head_dim = args->head_dim,
+		.sums_stride = ATTENTION_HEAD_DIM_MAX,
+	};
 
 	common = common < 0 ? 0 : common > KN_KV_BLOCK_TOKENS ? KN_KV_BLOCK_TOKENS : common;
-	if (common > 0)
-		backend->micro->accumulate(&scratch->scores[0][column], ATTENTION_CHUNK, n_queries, values, ahead, args->kv_type,
-			args->head_dim, 0, common, scratch->sums[0], ATTENTION_HEAD_DIM_MAX);
+	if (common > 0) {
+		block.weights = &scratch->scores[0][column];
+		block.sums = scratch->sums[0];
+		block.token_end = common;
+		backend->micro->accumulate(&block, n_queries, args->kv_type);
+	}
 	for (int q = 0; q < n_queries && common < KN_KV_BLOCK_TOKENS; q++) {
 		int64_t left = counts[q] - token;
 
-		if (left > common)
-			backend->micro->accumulate(&scratch->scores[q][column], ATTENTION_CHUNK, 1, values, ahead, args->kv_type,
-				args->head_dim, common, left > KN_KV_BLOCK_TOKENS ? KN_KV_BLOCK_TOKENS : (int)left,
-				scratch->sums[q], ATTENTION_HEAD_DIM_MAX);
+		if (left <= common)
+			continue;
+		block.weights = &scratch->scores[q][column];
+		block.sums = scratch->sums[q];
+		block.token_begin = common;
+		block.token_end = left > KN_KV_BLOCK_TOKENS ? KN_KV_BLOCK_TOKENS : (int)left;
+		backend->micro->accumulate(&block, 1, args->kv_type);
 	}
 }
 

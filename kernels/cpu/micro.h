@@ -105,6 +105,30 @@ struct softmax_state {
 	float sums[PANEL_ROWS];
 };
 
+/* Queries against the keys of one block of 16 tokens: out[q][t] = scale * sum over d of queries[q][d] * keys[d][t], fma in
+ * ascending d from 0. */
+struct score_args {
+	const float *const *queries; /* [n_queries][head_dim] */
+	const void *keys; /* [head_dim][16] */
+	const void *ahead; /* a block that will be needed soon: requested from memory meanwhile */
+	int head_dim;
+	float scale;
+	float *out; /* [n_queries], out_stride apart */
+	int64_t out_stride;
+};
+
+/* Weighted values of one block: sums[q][d] = fma(weights[q][t], values[t][d], sums[q][d]) for t = token_begin .. token_end - 1
+ * in ascending order. */
+struct accumulate_args {
+	const float *weights; /* [n_queries], weights_stride apart */
+	int64_t weights_stride;
+	const void *values; /* [16][head_dim] */
+	const void *ahead; /* as for scores */
+	int head_dim, token_begin, token_end;
+	float *sums; /* [n_queries], sums_stride apart */
+	int64_t sums_stride;
+};
+
 struct micro {
 	const char *name;
 
@@ -129,16 +153,11 @@ struct micro {
 	/* Rounds n values to f16, nearest even. */
 	void (*to_f16)(const float *x, int64_t n, uint16_t *out);
 
-	/* out[q][t] = scale * sum over d of query[q][d] * keys[d][t] (fma in ascending d from 0) for the 16 tokens of a block.
-	 * Requests the block `ahead` from memory while it works; the same for accumulate. */
-	void (*scores)(const float *const *queries, int n_queries, const void *keys, const void *ahead, enum kn_kv_type type,
-		int head_dim, float scale, float *out, int64_t out_stride);
+	void (*scores)(const struct score_args *args, int n_queries, enum kn_kv_type type);
 	/* Turns n scores into weights, in place, and brings state and the sums made so far to the new maximum. Up to the
 	 * next multiple of 16, weights after n become 0. */
 	void (*softmax)(float *scores, int n, struct softmax_state *state, float *sums, int head_dim);
-	/* sums[q][d] = fma(weights[q][t], values[t][d], sums[q][d]) for t = token_begin .. token_end - 1 in ascending order. */
-	void (*accumulate)(const float *weights, int64_t weights_stride, int n_queries, const void *values, const void *ahead,
-		enum kn_kv_type type, int head_dim, int token_begin, int token_end, float *sums, int64_t sums_stride);
+	void (*accumulate)(const struct accumulate_args *args, int n_queries, enum kn_kv_type type);
 };
 
 /* Smallest block magnitude that is quantised: 32767 / it must stay finite with room to spare. */

@@ -1,18 +1,16 @@
 /* Inner loops for AVX2 with FMA and F16C: each function makes the bits of its namesake in micro_scalar.c. The 16 lanes that
- * the scalar version counts in are two registers. */
+ * the scalar version counts in are two registers without masks, where AVX-512 has one with a mask: tails, tiles and packing
+ * differ, so the loops are written for each instead of once over macros. */
 #include <immintrin.h>
 #include <math.h>
 #include <string.h>
 
 #include "kernels/cpu/exp.h"
 #include "kernels/cpu/micro.h"
-
-/* Attention is written once, with the number of queries as a constant argument, and specialised by inlining. */
-#define SPECIALIZED static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")
+#include "kernels/cpu/specialize.h"
 
 #define HALF_ROWS 8
-#define SCORE_SUMS_MAX 12 /* of 16 registers */
+#define SCORE_QUERIES 6 /* two sums each, of 16 registers */
 
 static __m256i first_lanes(int64_t n)
 {
@@ -166,18 +164,9 @@ SPECIALIZED void prefetch_kv(const void *block, int64_t at, const enum kn_kv_typ
 	_mm_prefetch((const char *)block + at * (type == KN_KV_F32 ? 4 : 2), _MM_HINT_T0);
 }
 
-struct score_args {
-	const float *const *queries;
-	const void *keys, *ahead;
-	int head_dim;
-	float scale;
-	float *out;
-	int64_t out_stride;
-};
-
 SPECIALIZED void score_tile(const struct score_args *args, int first, const enum kn_kv_type type, const int n)
 {
-	__m256 acc[SCORE_SUMS_MAX];
+	__m256 acc[2 * SCORE_QUERIES];
 
 	UNROLL
 	for (int i = 0; i < 2 * n; i++)
@@ -199,38 +188,6 @@ SPECIALIZED void score_tile(const struct score_args *args, int first, const enum
 	for (int i = 0; i < 2 * n; i++)
 		_mm256_storeu_ps(args->out + (first + i / 2) * args->out_stride + i % 2 * HALF_ROWS,
 			_mm256_mul_ps(acc[i], _mm256_set1_ps(args->scale)));
-}
-
-SPECIALIZED void score_all(const struct score_args *args, int n_queries, const enum kn_kv_type type)
-{
-	for (int q = 0; q < n_queries;) {
-		int left = n_queries - q;
-
-		if (left >= 6) {
-			score_tile(args, q, type, 6);
-			q += 6;
-		} else if (left >= 3) {
-			score_tile(args, q, type, 3);
-			q += 3;
-		} else if (left >= 2) {
-			score_tile(args, q, type, 2);
-			q += 2;
-		} else {
-			score_tile(args, q, type, 1);
-			q += 1;
-		}
-	}
-}
-
-static void avx2_scores(const float *const *queries, int n_queries, const void *keys, const void *ahead, enum kn_kv_type type,
-	int head_dim, float scale, float *out, int64_t out_stride)
-{
-	struct score_args args = {queries, keys, ahead, head_dim, scale, out, out_stride};
-
-	if (type == KN_KV_F16)
-		score_all(&args, n_queries, KN_KV_F16);
-	else
-		score_all(&args, n_queries, KN_KV_F32);
 }
 
 static float max_score(const float *scores, int n, float so_far)
@@ -279,15 +236,6 @@ static void avx2_softmax(float *scores, int n, struct softmax_state *state, floa
 	_mm256_storeu_ps(state->sums + HALF_ROWS, partial[1]);
 }
 
-struct accumulate_args {
-	const float *weights;
-	int64_t weights_stride;
-	const void *values, *ahead;
-	int head_dim, token_begin, token_end;
-	float *sums;
-	int64_t sums_stride;
-};
-
 SPECIALIZED void accumulate_tile(const struct accumulate_args *args, int first, const enum kn_kv_type type, const int n)
 {
 	for (int d = 0; d < args->head_dim; d += HALF_ROWS) {
@@ -311,40 +259,9 @@ SPECIALIZED void accumulate_tile(const struct accumulate_args *args, int first, 
 	}
 }
 
-SPECIALIZED void accumulate_all(const struct accumulate_args *args, int n_queries, const enum kn_kv_type type)
-{
-	for (int q = 0; q < n_queries;) {
-		int left = n_queries - q;
+#include "kernels/cpu/attention_tiles.h"
 
-		if (left >= 12) {
-			accumulate_tile(args, q, type, 12);
-			q += 12;
-		} else if (left >= 6) {
-			accumulate_tile(args, q, type, 6);
-			q += 6;
-		} else if (left >= 3) {
-			accumulate_tile(args, q, type, 3);
-			q += 3;
-		} else if (left >= 2) {
-			accumulate_tile(args, q, type, 2);
-			q += 2;
-		} else {
-			accumulate_tile(args, q, type, 1);
-			q += 1;
-		}
-	}
-}
-
-static void avx2_accumulate(const float *weights, int64_t weights_stride, int n_queries, const void *values, const void *ahead,
-	enum kn_kv_type type, int head_dim, int token_begin, int token_end, float *sums, int64_t sums_stride)
-{
-	struct accumulate_args args = {weights, weights_stride, values, ahead, head_dim, token_begin, token_end, sums, sums_stride};
-
-	if (type == KN_KV_F16)
-		accumulate_all(&args, n_queries, KN_KV_F16);
-	else
-		accumulate_all(&args, n_queries, KN_KV_F32);
-}
+/* --- limits of this machine ------------------------------------------------------------------------------------------ */
 
 #define LIMIT_CHAINS 12 /* covers latency 5 with two units */
 #define LIMIT_PREFETCH_BYTES 2048 /* as far as the products of one row prefetch */
@@ -415,7 +332,7 @@ const struct micro micro_avx2 = {
 	.multiply = product_avx2,
 	.swiglu = avx2_swiglu,
 	.to_f16 = avx2_to_f16,
-	.scores = avx2_scores,
+	.scores = scores,
 	.softmax = avx2_softmax,
-	.accumulate = avx2_accumulate,
+	.accumulate = accumulate,
 };

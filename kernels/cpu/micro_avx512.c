@@ -6,10 +6,9 @@
 
 #include "kernels/cpu/exp.h"
 #include "kernels/cpu/micro.h"
+#include "kernels/cpu/specialize.h"
 
-/* Attention is written once, with the number of queries as a constant argument, and specialised by inlining. */
-#define SPECIALIZED static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")
+#define SCORE_QUERIES 12 /* of 32 registers */
 
 static __mmask16 first_lanes(int64_t n)
 {
@@ -137,18 +136,9 @@ SPECIALIZED void prefetch_kv(const void *block, int64_t at, const enum kn_kv_typ
 	_mm_prefetch((const char *)block + at * (type == KN_KV_F32 ? 4 : 2), _MM_HINT_T0);
 }
 
-struct score_args {
-	const float *const *queries;
-	const void *keys, *ahead;
-	int head_dim;
-	float scale;
-	float *out;
-	int64_t out_stride;
-};
-
 SPECIALIZED void score_tile(const struct score_args *args, int first, const enum kn_kv_type type, const int n)
 {
-	__m512 acc[ATTENTION_QUERIES_MAX];
+	__m512 acc[SCORE_QUERIES];
 
 	UNROLL
 	for (int q = 0; q < n; q++)
@@ -164,41 +154,6 @@ SPECIALIZED void score_tile(const struct score_args *args, int first, const enum
 	UNROLL
 	for (int q = 0; q < n; q++)
 		_mm512_storeu_ps(args->out + (first + q) * args->out_stride, _mm512_mul_ps(acc[q], _mm512_set1_ps(args->scale)));
-}
-
-SPECIALIZED void score_all(const struct score_args *args, int n_queries, const enum kn_kv_type type)
-{
-	for (int q = 0; q < n_queries;) {
-		int left = n_queries - q;
-
-		if (left >= 12) {
-			score_tile(args, q, type, 12);
-			q += 12;
-		} else if (left >= 6) {
-			score_tile(args, q, type, 6);
-			q += 6;
-		} else if (left >= 3) {
-			score_tile(args, q, type, 3);
-			q += 3;
-		} else if (left >= 2) {
-			score_tile(args, q, type, 2);
-			q += 2;
-		} else {
-			score_tile(args, q, type, 1);
-			q += 1;
-		}
-	}
-}
-
-static void avx512_scores(const float *const *queries, int n_queries, const void *keys, const void *ahead, enum kn_kv_type type,
-	int head_dim, float scale, float *out, int64_t out_stride)
-{
-	struct score_args args = {queries, keys, ahead, head_dim, scale, out, out_stride};
-
-	if (type == KN_KV_F16)
-		score_all(&args, n_queries, KN_KV_F16);
-	else
-		score_all(&args, n_queries, KN_KV_F32);
 }
 
 static void avx512_softmax(float *scores, int n, struct softmax_state *state, float *sums, int head_dim)
@@ -230,15 +185,6 @@ static void avx512_softmax(float *scores, int n, struct softmax_state *state, fl
 	_mm512_storeu_ps(state->sums, partial);
 }
 
-struct accumulate_args {
-	const float *weights;
-	int64_t weights_stride;
-	const void *values, *ahead;
-	int head_dim, token_begin, token_end;
-	float *sums;
-	int64_t sums_stride;
-};
-
 SPECIALIZED void accumulate_tile(const struct accumulate_args *args, int first, const enum kn_kv_type type, const int n)
 {
 	for (int d = 0; d < args->head_dim; d += 16) {
@@ -263,40 +209,9 @@ SPECIALIZED void accumulate_tile(const struct accumulate_args *args, int first, 
 	}
 }
 
-SPECIALIZED void accumulate_all(const struct accumulate_args *args, int n_queries, const enum kn_kv_type type)
-{
-	for (int q = 0; q < n_queries;) {
-		int left = n_queries - q;
+#include "kernels/cpu/attention_tiles.h"
 
-		if (left >= 12) {
-			accumulate_tile(args, q, type, 12);
-			q += 12;
-		} else if (left >= 6) {
-			accumulate_tile(args, q, type, 6);
-			q += 6;
-		} else if (left >= 3) {
-			accumulate_tile(args, q, type, 3);
-			q += 3;
-		} else if (left >= 2) {
-			accumulate_tile(args, q, type, 2);
-			q += 2;
-		} else {
-			accumulate_tile(args, q, type, 1);
-			q += 1;
-		}
-	}
-}
-
-static void avx512_accumulate(const float *weights, int64_t weights_stride, int n_queries, const void *values, const void *ahead,
-	enum kn_kv_type type, int head_dim, int token_begin, int token_end, float *sums, int64_t sums_stride)
-{
-	struct accumulate_args args = {weights, weights_stride, values, ahead, head_dim, token_begin, token_end, sums, sums_stride};
-
-	if (type == KN_KV_F16)
-		accumulate_all(&args, n_queries, KN_KV_F16);
-	else
-		accumulate_all(&args, n_queries, KN_KV_F32);
-}
+/* --- limits of this machine ------------------------------------------------------------------------------------------ */
 
 #define LIMIT_CHAINS 12 /* covers latency 5 with two units */
 #define LIMIT_PREFETCH_BYTES 2048 /* as far as the products of one row prefetch */
@@ -367,7 +282,7 @@ const struct micro micro_avx512 = {
 	.multiply = product_avx512,
 	.swiglu = avx512_swiglu,
 	.to_f16 = avx512_to_f16,
-	.scores = avx512_scores,
+	.scores = scores,
 	.softmax = avx512_softmax,
-	.accumulate = avx512_accumulate,
+	.accumulate = accumulate,
 };

@@ -270,16 +270,15 @@ static float load_kv(const void *block, enum kn_kv_type type, int i)
 	return type == KN_KV_F16 ? dtype_f16_to_f32(((const uint16_t *)block)[i]) : ((const float *)block)[i];
 }
 
-static void scalar_scores(const float *const *queries, int n_queries, const void *keys, const void *ahead, enum kn_kv_type type,
-	int head_dim, float scale, float *out, int64_t out_stride)
+static void scalar_scores(const struct score_args *args, int n_queries, enum kn_kv_type type)
 {
 	for (int q = 0; q < n_queries; q++) {
 		for (int t = 0; t < KN_KV_BLOCK_TOKENS; t++) {
 			float acc = 0;
 
-			for (int d = 0; d < head_dim; d++)
-				acc = fmaf(queries[q][d], load_kv(keys, type, d * KN_KV_BLOCK_TOKENS + t), acc);
-			out[q * out_stride + t] = acc * scale;
+			for (int d = 0; d < args->head_dim; d++)
+				acc = fmaf(args->queries[q][d], load_kv(args->keys, type, d * KN_KV_BLOCK_TOKENS + t), acc);
+			args->out[q * args->out_stride + t] = acc * args->scale;
 		}
 	}
 }
@@ -306,14 +305,16 @@ static void scalar_softmax(float *scores, int n, struct softmax_state *state, fl
 	}
 }
 
-static void scalar_accumulate(const float *weights, int64_t weights_stride, int n_queries, const void *values, const void *ahead,
-	enum kn_kv_type type, int head_dim, int token_begin, int token_end, float *sums, int64_t sums_stride)
+static void scalar_accumulate(const struct accumulate_args *args, int n_queries, enum kn_kv_type type)
 {
-	for (int q = 0; q < n_queries; q++)
-		for (int t = token_begin; t < token_end; t++)
-			for (int d = 0; d < head_dim; d++)
-				sums[q * sums_stride + d] = fmaf(weights[q * weights_stride + t],
-					load_kv(values, type, t * head_dim + d), sums[q * sums_stride + d]);
+	for (int q = 0; q < n_queries; q++) {
+		const float *weights = args->weights + q * args->weights_stride;
+		float *sums = args->sums + q * args->sums_stride;
+
+		for (int t = args->token_begin; t < args->token_end; t++)
+			for (int d = 0; d < args->head_dim; d++)
+				sums[d] = fmaf(weights[t], load_kv(args->values, type, t * args->head_dim + d), sums[d]);
+	}
 }
 
 #define LIMIT_CHAINS 4

@@ -4,10 +4,7 @@
 #include <string.h>
 
 #include "kernels/cpu/micro.h"
-
-/* Tiles are written once, with sizes as constant arguments, and specialised by inlining. */
-#define SPECIALIZED static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")
+#include "kernels/cpu/specialize.h"
 
 #define TILE_ROWS_MAX 8
 #define TILE_SUMS_MAX 16
@@ -248,31 +245,6 @@ SPECIALIZED void multiply_quantized(const struct micro_product *p, const enum pa
 	}
 }
 
-static void multiply_q4_0(const struct micro_product *p)
-{
-	multiply_quantized(p, PANEL_Q4_0);
-}
-
-static void multiply_q4_1(const struct micro_product *p)
-{
-	multiply_quantized(p, PANEL_Q4_1);
-}
-
-static void multiply_q4_k(const struct micro_product *p)
-{
-	multiply_quantized(p, PANEL_Q4_K);
-}
-
-static void multiply_q8_0(const struct micro_product *p)
-{
-	multiply_quantized(p, PANEL_Q8_0);
-}
-
-static void multiply_q6_k(const struct micro_product *p)
-{
-	multiply_quantized(p, PANEL_Q6_K);
-}
-
 /* --- products with plain weights ------------------------------------------------------------------------------------ */
 
 SPECIALIZED __m512 load_column(const uint8_t *column, const enum panel_form form)
@@ -359,28 +331,5 @@ SPECIALIZED void multiply_plain(const struct micro_product *p, const enum panel_
 	}
 }
 
-static void multiply_f32(const struct micro_product *p)
-{
-	multiply_plain(p, PANEL_F32);
-}
-
-static void multiply_f16(const struct micro_product *p)
-{
-	multiply_plain(p, PANEL_F16);
-}
-
-static void multiply_bf16(const struct micro_product *p)
-{
-	multiply_plain(p, PANEL_BF16);
-}
-
-micro_multiply *const product_avx512[PANEL_FORMS] = {
-	[PANEL_F32] = multiply_f32,
-	[PANEL_F16] = multiply_f16,
-	[PANEL_BF16] = multiply_bf16,
-	[PANEL_Q4_0] = multiply_q4_0,
-	[PANEL_Q4_1] = multiply_q4_1,
-	[PANEL_Q4_K] = multiply_q4_k,
-	[PANEL_Q8_0] = multiply_q8_0,
-	[PANEL_Q6_K] = multiply_q6_k,
-};
+#define PRODUCT_TABLE product_avx512
+#include "kernels/cpu/product_forms.h"
