@@ -110,7 +110,7 @@ struct protocol {
 	double cooldown_s, run_timeout_s, stall_s, budget_s;
 	int retry_client_error, retry_crash, retry_oom_load;
 	int budget_launches; /* start no block that would exceed so many launches; 0: no limit */
-	bool screening; /* drop an arm after block 2 when it is hopelessly slower: see verdict_screen */
+	bool screening; /* drop an arm after one or two blocks when it is hopelessly slower: see verdict_screen */
 	bool quick;
 	char hash[65];
 };

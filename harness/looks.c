@@ -43,7 +43,8 @@ static enum status judge_workload(const struct looks *looks, int workload, int f
 		.n_looks = confirming ? 1 : experiment->protocol.level_looks,
 		.aa_effects = twins,
 		.n_aa_effects = n_twins,
-		.confirming = confirming};
+		.confirming = confirming,
+		.launch_sd = looks->launch_sd};
 	*n_rows = 0;
 	if (!status)
 		status = verdict_compute(&input, workload, rows, n_rows, &baseline_failed, reason, err);

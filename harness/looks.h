@@ -14,6 +14,7 @@ struct looks {
 	enum status (*known_twins)(
 		void *ctx, int workload, int blocks, double *effects, size_t max, size_t *count, struct err *err);
 	void *ctx;
+	const double *launch_sd; /* see struct verdict_input; NULL: nothing is known */
 };
 
 /* The verdicts after so many blocks, which need not be a planned look. rows must hold n_arms × n_workloads; they come in the order

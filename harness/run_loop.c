@@ -45,15 +45,16 @@ static bool is_lasting(enum failure failure)
 	return failure == FAILURE_OOM_LOAD || failure == FAILURE_INACTIVE || failure == FAILURE_LAUNCH_ERROR;
 }
 
-enum status run_loop_dropped(
-	const struct experiment *experiment, const struct launch_cells *cells, int block, bool *dropped, struct err *err)
+enum status run_loop_dropped(const struct experiment *experiment, const struct launch_cells *cells, int block,
+	const double *launch_sd, bool *dropped, struct err *err)
 {
 	memset(dropped, 0, (size_t)experiment->n_arms * sizeof(dropped[0]));
-	if (block >= 2) {
+	if (block >= 1) {
 		struct verdict_input input = {.experiment = experiment,
 			.cells = cells->items,
 			.n_cells = cells->count,
-			.n_looks = experiment->protocol.level_looks};
+			.n_looks = experiment->protocol.level_looks,
+			.launch_sd = launch_sd};
 		enum status status = verdict_screen(&input, dropped, err);
 		if (status)
 			return status;
@@ -87,6 +88,7 @@ struct state {
 	struct race_place *places; /* by arm: see race_run; all zero unless this is a race */
 	bool has_confirmation;
 	struct store_confirmation confirmation;
+	double launch_sd[EXPERIMENT_WORKLOADS_MAX]; /* see struct verdict_input */
 	int64_t begin_ns;
 };
 
@@ -97,9 +99,24 @@ static enum status known_twins(void *ctx, int workload, int blocks, double *effe
 		blocks, effects, max, count, err);
 }
 
+/* How much launches of one setting differ here, where earlier experiments have shown it. */
+static enum status learn_launch_sd(struct run_loop *loop, struct state *state, struct err *err)
+{
+	enum status status = STATUS_OK;
+	for (int i = 0; i < loop->experiment->n_workloads && !status; i++)
+		status = store_launch_sd(
+			loop->store, loop->experiment_id, loop->machine_hash, loop->experiment, i, &state->launch_sd[i], err);
+	return status;
+}
+
 static struct looks looks_of(struct run_loop *loop, const struct state *state)
 {
-	return (struct looks){loop->experiment, state->cells.items, state->cells.count, known_twins, loop};
+	return (struct looks){.experiment = loop->experiment,
+		.cells = state->cells.items,
+		.n_cells = state->cells.count,
+		.known_twins = known_twins,
+		.ctx = loop,
+		.launch_sd = state->launch_sd};
 }
 
 static enum status judge(struct run_loop *loop, struct state *state, int blocks, struct err *err)
@@ -246,7 +263,7 @@ static enum status run_block(struct run_loop *loop, int block, struct state *sta
 {
 	const struct experiment *experiment = loop->experiment;
 	bool *dropped = mem_calloc((size_t)experiment->n_arms, sizeof(*dropped));
-	enum status status = run_loop_dropped(experiment, &state->cells, block, dropped, err);
+	enum status status = run_loop_dropped(experiment, &state->cells, block, state->launch_sd, dropped, err);
 	struct looks looks = looks_of(loop, state);
 	if (!status && experiment->search == SEARCH_RACE)
 		status = race_run(&looks, block, state->places, err);
@@ -436,6 +453,8 @@ enum status run_loop_run(struct run_loop *loop, struct err *err)
 		announce_pruned(loop, &state.cells, NULL);
 	if (!status)
 		status = store_confirmation(loop->store, loop->experiment_id, &state.confirmation, &state.has_confirmation, err);
+	if (!status)
+		status = learn_launch_sd(loop, &state, err);
 	if (!status)
 		status = run_all(loop, &state, err);
 	int last_block;

@@ -38,8 +38,9 @@ int run_loop_done(const struct experiment *experiment, const struct launch_cells
 bool run_loop_wants_retry(const struct protocol *protocol, const struct launch_cell *cell);
 
 /* Marks arms that need no launch in block: those that failed in an earlier block in a way that will not change (oom_load, inactive,
- * launch_error), and those that verdict_screen drops, from block 2 on. dropped must hold experiment->n_arms. Pure. */
-enum status run_loop_dropped(
-	const struct experiment *experiment, const struct launch_cells *cells, int block, bool *dropped, struct err *err);
+ * launch_error), and those that verdict_screen drops. launch_sd as in struct verdict_input; dropped must hold experiment->n_arms.
+ * Pure. */
+enum status run_loop_dropped(const struct experiment *experiment, const struct launch_cells *cells, int block,
+	const double *launch_sd, bool *dropped, struct err *err);
 
 #endif

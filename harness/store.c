@@ -383,6 +383,79 @@ enum status store_aa_effects(struct store *store, int64_t experiment_id, const c
 	return status;
 }
 
+/* Launch means of baseline and twin while rows of their runs come in, block by block. */
+struct twin_pairs {
+	int64_t experiment_id, block;
+	double sum[2]; /* of ln(metric); of the baseline, of the twin */
+	int count[2];
+	double squares; /* of the differences */
+	int pairs;
+};
+
+static void close_pair(struct twin_pairs *pairs)
+{
+	if (pairs->count[0] && pairs->count[1]) {
+		double difference = pairs->sum[1] / pairs->count[1] - pairs->sum[0] / pairs->count[0];
+		pairs->squares += difference * difference;
+		pairs->pairs++;
+	}
+	pairs->sum[0] = pairs->sum[1] = 0;
+	pairs->count[0] = pairs->count[1] = 0;
+}
+
+static void add_to_pair(struct twin_pairs *pairs, int64_t experiment_id, int64_t block, bool twin, double log_value)
+{
+	if (experiment_id != pairs->experiment_id || block != pairs->block)
+		close_pair(pairs);
+	pairs->experiment_id = experiment_id;
+	pairs->block = block;
+	if (!isfinite(log_value))
+		return;
+	pairs->sum[twin] += log_value;
+	pairs->count[twin]++;
+}
+
+enum status store_launch_sd(struct store *store, int64_t experiment_id, const char *machine_hash,
+	const struct experiment *experiment, int workload, double *sd, struct err *err)
+{
+	const struct workload *load = &experiment->workloads[workload];
+	const struct metric_spec *spec = metric_by_name(experiment->rules.metric);
+	struct sql_statement *statement = NULL;
+	struct twin_pairs pairs = {0};
+	struct text text = {0};
+	bool row = true;
+	/* The newest only: machines change, and ten times as many as are needed are enough. */
+	text_printf(&text,
+		"SELECT e.experiment_id, l.block, a.kind = 'aa_twin', r.duration_ns / 1e9, r.%s FROM run r JOIN launch l USING "
+		"(launch_id)"
+		" JOIN experiment e USING (experiment_id) JOIN experiment own ON own.experiment_id = ?"
+		" JOIN arm a ON a.experiment_id = l.experiment_id AND a.arm = l.arm AND a.kind IN ('baseline', 'aa_twin')"
+		" JOIN experiment_workload w ON w.experiment_id = l.experiment_id AND w.workload = r.workload"
+		" JOIN workload wl USING (workload_id) JOIN machine ma ON ma.machine_id = e.machine_id"
+		" WHERE r.warmup = 0 AND r.voided = 0 AND l.failure = 'none' AND ma.hash = ? AND wl.hash = ?"
+		" AND e.experiment_id <> own.experiment_id AND e.started_utc_ns < own.started_utc_ns"
+		" ORDER BY e.started_utc_ns DESC, e.experiment_id, l.block LIMIT 1000",
+		spec->name);
+	enum status status = sql_prepare(store->sql, text_str(&text), &statement, err);
+	text_release(&text);
+	if (!status) {
+		sql_bind_int(statement, experiment_id);
+		sql_bind_text(statement, machine_hash);
+		sql_bind_text(statement, load->hash);
+	}
+	while (row && !status) {
+		status = sql_step(statement, &row, err);
+		if (row && !status)
+			add_to_pair(&pairs, sql_int(statement, 0), sql_int(statement, 1), sql_int(statement, 2) != 0,
+				metric_log(spec, sql_real(statement, 4), load->requests, sql_real(statement, 3)));
+	}
+	close_pair(&pairs);
+	sql_finish(statement);
+	/* A difference carries the noise of two launches, and should be zero. */
+	*sd = pairs.pairs >= STORE_TWIN_PAIRS_MIN ? sqrt(pairs.squares / (2 * pairs.pairs)) : NAN;
+	return status;
+}
+
 enum status store_oom_memory(struct store *store, int64_t experiment_id, struct json **out, struct err *err)
 {
 	struct sql_statement *statement = NULL;

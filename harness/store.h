@@ -52,6 +52,13 @@ void launch_cells_release(struct launch_cells *cells);
 enum status store_aa_effects(struct store *store, int64_t experiment_id, const char *machine_hash, const char *workload_hash,
 	int blocks, double *effects, size_t effects_max, size_t *count, struct err *err);
 
+/* Standard deviation of one launch's ln(metric) around what it should be: from the difference of baseline and twin in the same
+ * block of experiments that began before this one, under the same load and metric on this machine. NaN below STORE_TWIN_PAIRS_MIN
+ * such pairs. */
+#define STORE_TWIN_PAIRS_MIN 10
+enum status store_launch_sd(struct store *store, int64_t experiment_id, const char *machine_hash,
+	const struct experiment *experiment, int workload, double *sd, struct err *err);
+
 /* Puts the verdicts of an experiment (one row per arm and workload; a row that exists keeps its id, and its time when nothing
  * changed) and marks the experiment finished when final. */
 enum status store_save_verdicts(struct store *store, int64_t experiment_id, const struct experiment *experiment,

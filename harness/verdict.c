@@ -39,7 +39,7 @@ struct judged {
 	int cells, failed, voided, pruned, good; /* launches of this arm, and one for those that were needless */
 	const struct launch_cell *first_failure;
 	int prompts, prompts_matching; /* of the fingerprints, over all launches; 0 when none were taken */
-	bool screened;
+	int screened_after; /* blocks that showed that it is hopeless; 0: none did */
 	struct comparison comparison;
 	double log_mean; /* of the primary metric over good launches */
 };
@@ -182,20 +182,33 @@ static enum status compare_metric(struct judging *judging, int limit, int block_
 	return compare_arms(cells, count, judging->experiment->n_arms, judging->n_blocks, out, err);
 }
 
-/* Marks arms that lost more than chance allows over the first two blocks. */
-static enum status find_screened(struct judging *judging, struct err *err)
+/* Marks arms that lost more than chance allows over the first blocks. known_sd: of one launch; NaN: that of these blocks. */
+static enum status screen_blocks(struct judging *judging, int blocks, double known_sd, struct err *err)
 {
 	const struct experiment *experiment = judging->experiment;
-	if (!experiment->protocol.screening || judging->n_blocks < SCREEN_BLOCKS)
-		return STATUS_OK;
 	struct comparison *early = arena_calloc(&judging->arena, (size_t)experiment->n_arms, sizeof *early);
-	enum status status = compare_metric(judging, -1, SCREEN_BLOCKS, early, err);
+	enum status status = compare_metric(judging, -1, blocks, early, err);
 	for (int i = 0; i < experiment->n_arms && !status; i++) {
 		double loss = experiment->rules.higher_is_better ? -early[i].effect : early[i].effect;
-		double loss_needed = fmax(-log1p(-SCREEN_LOSS_PCT / 100), SCREEN_SDS * early[i].sd);
-		if (experiment->arms[i].kind == ARM_CANDIDATE && early[i].blocks == SCREEN_BLOCKS && loss > loss_needed)
-			judging->arms[i].screened = true;
+		double sd = isnan(known_sd) ? early[i].sd : known_sd;
+		bool hopeless = loss > fmax(-log1p(-SCREEN_LOSS_PCT / 100), SCREEN_SDS * sd);
+		bool counts = experiment->arms[i].kind == ARM_CANDIDATE && early[i].blocks == blocks;
+		if (counts && hopeless && !judging->arms[i].screened_after)
+			judging->arms[i].screened_after = blocks;
 	}
+	return status;
+}
+
+static enum status find_screened(struct judging *judging, struct err *err)
+{
+	const double *launch_sd = judging->input->launch_sd;
+	enum status status = STATUS_OK;
+	if (!judging->experiment->protocol.screening)
+		return STATUS_OK;
+	if (launch_sd && isfinite(launch_sd[judging->workload]))
+		status = screen_blocks(judging, 1, launch_sd[judging->workload], err);
+	if (!status && judging->n_blocks >= SCREEN_BLOCKS)
+		status = screen_blocks(judging, SCREEN_BLOCKS, NAN, err);
 	return status;
 }
 
@@ -359,8 +372,9 @@ static void decide_measured(const struct judging *judging, struct verdict_row *r
 	double gain_pct = judging->experiment->rules.higher_is_better ? row->effect_pct : -row->effect_pct;
 	bool candidate = judging->experiment->arms[row->arm].kind == ARM_CANDIDATE, enough = row->blocks >= VERDICT_BLOCKS_MIN;
 	int limit = 0;
-	if (arm->screened && !enough)
-		decide(row, VERDICT_HURT, true, "screened: hopeless after %d blocks", SCREEN_BLOCKS);
+	if (arm->screened_after && !enough)
+		decide(row, VERDICT_HURT, true, "screened: hopeless after %d block%s", arm->screened_after,
+			arm->screened_after == 1 ? "" : "s");
 	else if (enough && candidate && check_limits(judging, row->arm, &limit) == LIMIT_BROKEN)
 		decide(row, VERDICT_HURT, true, "%s got %.1f %% worse, limit %g %%",
 			judging->experiment->rules.limits[limit].metric, limit_regress_pct(judging, limit, row->arm),
@@ -481,39 +495,55 @@ enum status verdict_compute(const struct verdict_input *input, int workload, str
 	return status;
 }
 
-/* True when every arm has its launch in each of the first two blocks; one that failed in the first may be absent from the second.
- */
-static bool early_blocks_complete(const struct verdict_input *input)
+/* True when every arm has its launch in each of the first so many blocks. One that failed in an earlier block, or was found
+ * hopeless there, may be absent from a later one. */
+static bool blocks_are_complete(const struct verdict_input *input, int blocks, const bool *hopeless)
 {
 	int arms = input->experiment->n_arms, complete = 0;
 	int *seen = mem_calloc((size_t)arms, sizeof *seen);
 	for (size_t i = 0; i < input->n_cells; i++) {
 		const struct launch_cell *cell = &input->cells[i];
-		bool early = cell->block < SCREEN_BLOCKS && cell->arm >= 0 && cell->arm < arms;
+		bool early = cell->block < blocks && cell->arm >= 0 && cell->arm < arms;
 		if (early)
-			seen[cell->arm] += cell->failure != FAILURE_NONE ? SCREEN_BLOCKS : 1;
+			seen[cell->arm] += cell->failure != FAILURE_NONE || hopeless[cell->arm] ? blocks : 1;
 	}
 	for (int i = 0; i < arms; i++)
-		complete += seen[i] >= SCREEN_BLOCKS;
+		complete += seen[i] >= blocks;
 	mem_free(seen);
 	return complete == arms;
 }
 
-enum status verdict_screen(const struct verdict_input *input, bool *dropped, struct err *err)
+/* Marks the candidates that the first so many blocks show to be hopeless under every workload they run. */
+static enum status mark_hopeless(const struct verdict_input *input, int blocks, bool *dropped, struct err *err)
 {
 	const struct experiment *experiment = input->experiment;
-	bool possible = experiment->protocol.screening && early_blocks_complete(input);
+	bool *hopeless = mem_calloc((size_t)experiment->n_arms, sizeof *hopeless);
 	enum status status = STATUS_OK;
 	for (int i = 0; i < experiment->n_arms; i++)
-		dropped[i] = possible && experiment->arms[i].kind == ARM_CANDIDATE;
-	for (int workload = 0; workload < experiment->n_workloads && possible && !status; workload++) {
+		hopeless[i] = experiment->arms[i].kind == ARM_CANDIDATE;
+	for (int workload = 0; workload < experiment->n_workloads && !status; workload++) {
 		struct judging judging = {0};
 		status = begin(&judging, input, workload, err);
 		if (!status)
 			status = find_screened(&judging, err);
-		for (int i = 0; i < experiment->n_arms && !status; i++)
-			dropped[i] = dropped[i] && (!judging.arms[i].applies || judging.arms[i].screened);
+		for (int i = 0; i < experiment->n_arms && !status; i++) {
+			int after = judging.arms[i].screened_after;
+			hopeless[i] = hopeless[i] && (!judging.arms[i].applies || (after && after <= blocks));
+		}
 		arena_release(&judging.arena);
 	}
+	for (int i = 0; i < experiment->n_arms && !status; i++)
+		dropped[i] = dropped[i] || hopeless[i];
+	mem_free(hopeless);
+	return status;
+}
+
+enum status verdict_screen(const struct verdict_input *input, bool *dropped, struct err *err)
+{
+	enum status status = STATUS_OK;
+	memset(dropped, 0, (size_t)input->experiment->n_arms * sizeof *dropped);
+	for (int blocks = 1; blocks <= SCREEN_BLOCKS && input->experiment->protocol.screening && !status; blocks++)
+		if (blocks_are_complete(input, blocks, dropped))
+			status = mark_hopeless(input, blocks, dropped, err);
 	return status;
 }

@@ -46,6 +46,9 @@ struct verdict_input {
 	const double *aa_effects;
 	size_t n_aa_effects; /* percent, for the minimum effect: see verdict_min_effect */
 	int confirming; /* the arm that is the only hypothesis of these cells; 0: every candidate is one */
+	/* [n_workloads] standard deviation of one launch's ln(metric) between launches that should be the same, from earlier
+	 * experiments (store_launch_sd); NaN where too little is known; NULL: nothing is. */
+	const double *launch_sd;
 };
 
 /* max(floor, min(5, 95th percentile of |effects|)) when at least 20 are known, else floor. Percentages. */
@@ -59,8 +62,9 @@ enum status verdict_compute(const struct verdict_input *input, int workload, str
 	bool *baseline_failed, char baseline_reason[VERDICT_REASON_BYTES], struct err *err);
 
 /* Marks the arms that need no further launches: those slower than the baseline over the first two blocks by more than
- * max(15 %, 6 pooled standard deviations) under every workload they run. Marks none unless protocol.screening is set and
- * both blocks are complete. dropped must hold experiment->n_arms. */
+ * max(15 %, 6 pooled standard deviations) under every workload they run; over the first block alone where launch_sd is known, which
+ * then stands for the pooled one. Marks none unless protocol.screening is set, and judges a block only when it is complete. dropped
+ * must hold experiment->n_arms. */
 enum status verdict_screen(const struct verdict_input *input, bool *dropped, struct err *err);
 
 #endif

@@ -14,11 +14,10 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "harness/greedy.h"
-#include "harness/session.h"
 #include "harness/store.h"
 #include "tests/support/experiment_text.h"
 #include "tests/support/experiments.h"
-#include "tests/support/launch_make.h"
+#include "tests/support/fill_store.h"
 #include "tests/support/roles.h"
 
 #define SEARCH \
@@ -155,30 +154,6 @@ static double tps_of(const struct arm *arm, int index, int block)
 	return tps;
 }
 
-/* Puts three blocks of launches of one stage into the store, as measured here: no clock of a busy machine decides this test. */
-static void fill_stage(struct space *space, struct experiment *experiment)
-{
-	struct session session = SESSION_INIT;
-	bool resumed;
-	session.db = space->db;
-	session.experiment = experiment;
-	assert_int_equal(session_find(&session, NULL), STATUS_OK);
-	assert_int_equal(store_open(space->db, &session.store, NULL), STATUS_OK);
-	assert_int_equal(store_begin_experiment(session.store, experiment, &session.machine, &session.build,
-				 session_model_name(&session), session.model_hash, false, &session.experiment_id, &resumed, NULL),
-		STATUS_OK);
-	for (int block = 0; block < 3; block++)
-		for (int arm = 0; arm < experiment->n_arms; arm++) {
-			struct launch_result launch;
-			launch_make(&launch, experiment, arm, block, tps_of(&experiment->arms[arm], arm, block));
-			assert_int_equal(
-				store_save_launch(session.store, session.experiment_id, experiment, &launch, NULL), STATUS_OK);
-			launch_result_release(&launch);
-		}
-	session.experiment = NULL; /* the test's */
-	session_close(&session);
-}
-
 static void a_search_adopts_what_helps_and_confirms_the_end_against_the_beginning(void **state)
 {
 	struct space space;
@@ -189,9 +164,9 @@ static void a_search_adopts_what_helps_and_confirms_the_end_against_the_beginnin
 	struct experiment *second = parsed(greedy_next(first, 1, first->name, 2));
 	assert_string_equal(second->arms[1].name, "allreduce=shm-flag");
 	struct experiment *final = parsed(greedy_final(first->document, second, 1, first->name));
-	fill_stage(&space, first);
-	fill_stage(&space, second);
-	fill_stage(&space, final);
+	fill_store(space.db, first, 3, tps_of);
+	fill_store(space.db, second, 3, tps_of);
+	fill_store(space.db, final, 3, tps_of);
 	for (int again = 0; again < 2; again++) { /* resumed when nothing is left to do, it says the same */
 		struct json *document = NULL;
 		int code = run(&space);
@@ -224,8 +199,8 @@ static void a_budget_ends_the_search_and_still_confirms(void **state)
 	open_space(&space, "{\"blocks\": 3, \"runs_per_launch\": 2, \"budget_launches\": 20}");
 	assert_int_equal(experiment_load(space.file, NULL, &first, NULL), STATUS_OK);
 	struct experiment *final = parsed(greedy_final(first->document, first, 1, first->name));
-	fill_stage(&space, first);
-	fill_stage(&space, final);
+	fill_store(space.db, first, 3, tps_of);
+	fill_store(space.db, final, 3, tps_of);
 	assert_int_equal(run(&space), 0);
 	assert_non_null(strstr(text_str(&space.errors), "the budget allows no stage after stage 1"));
 	assert_non_null(strstr(text_str(&space.out), "stub, final"));

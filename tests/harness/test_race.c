@@ -194,7 +194,8 @@ static struct outcome play(struct bench *bench, uint64_t seed, bool full)
 			break;
 	}
 	if (full) {
-		struct verdict_input input = {experiment, bench->cells, bench->n_cells, 1, NULL, 0, 0};
+		struct verdict_input input = {
+			.experiment = experiment, .cells = bench->cells, .n_cells = bench->n_cells, .n_looks = 1};
 		char reason[VERDICT_REASON_BYTES];
 		bool failed;
 		assert_int_equal(verdict_compute(&input, 0, bench->rows, &bench->n_rows, &failed, reason, NULL), STATUS_OK);
@@ -316,7 +317,7 @@ static void what_asks_more_memory_than_a_failure_is_not_launched(void **state)
 	static const char *const pruned[] = {
 		"mem_fraction=0.95", "mem_fraction=0.9+graph_max_bs=32", "mem_fraction=0.95+graph_max_bs=32"};
 	bool dropped[EXPERIMENT_ARMS_MAX];
-	assert_int_equal(run_loop_dropped(experiment, &cells, 0, dropped, NULL), STATUS_OK);
+	assert_int_equal(run_loop_dropped(experiment, &cells, 0, NULL, dropped, NULL), STATUS_OK);
 	for (size_t i = 0; i < 3; i++) {
 		const struct launch_cell *cell = pruned_cell(&cells, arm_named(experiment, pruned[i]));
 		assert_non_null(cell);

@@ -281,12 +281,12 @@ static void arms_that_cannot_work_are_dropped_from_later_blocks_only(void **stat
 	};
 	struct launch_cells cells = {items, 4};
 	bool dropped[5];
-	assert_int_equal(run_loop_dropped(experiment, &cells, 0, dropped, NULL), STATUS_OK);
+	assert_int_equal(run_loop_dropped(experiment, &cells, 0, NULL, dropped, NULL), STATUS_OK);
 	for (int arm = 0; arm < 5; arm++)
 		assert_false(dropped[arm]);
-	assert_int_equal(run_loop_dropped(experiment, &cells, 1, dropped, NULL), STATUS_OK);
+	assert_int_equal(run_loop_dropped(experiment, &cells, 1, NULL, dropped, NULL), STATUS_OK);
 	assert_true(dropped[4] && !dropped[3] && !dropped[2] && !dropped[1]); /* the twin is the baseline: it stays */
-	assert_int_equal(run_loop_dropped(experiment, &cells, 2, dropped, NULL), STATUS_OK);
+	assert_int_equal(run_loop_dropped(experiment, &cells, 2, NULL, dropped, NULL), STATUS_OK);
 	assert_true(dropped[4] && dropped[3] && !dropped[2] && !dropped[0]);
 	assert_int_equal(run_loop_done(experiment, &cells), 3); /* the crash is to be tried again */
 	experiment_release(experiment);

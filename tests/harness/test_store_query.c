@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -137,6 +138,31 @@ static void aa_effects_never_come_from_another_machine_or_load(void **state)
 	assert_int_equal(count, 0);
 }
 
+static void the_noise_of_launches_is_learnt_from_ten_earlier_pairs(void **state)
+{
+	struct store_bed *f = *state;
+	double sd = 0;
+	bool resumed;
+	for (int i = 0; i < 4; i++) { /* three pairs each, of a difference of 2 % either way */
+		store_bed_begin(f, false, &resumed);
+		assert_int_equal(store_launch_sd(f->store, f->id, f->machine.hash, f->experiment, 0, &sd, &f->err), STATUS_OK);
+		assert_true(isnan(sd));
+		for (int block = 0; block < 3; block++) {
+			store_bed_save(f, 0, block, 100);
+			store_bed_save(f, 1, block, block % 2 ? 102 : 100 / 1.02);
+			store_bed_save(f, 2, block, 50);
+		}
+	}
+	store_bed_begin(f, false, &resumed);
+	assert_int_equal(store_launch_sd(f->store, f->id, f->machine.hash, f->experiment, 0, &sd, &f->err), STATUS_OK);
+	assert_true(fabs(sd - log(1.02) / sqrt(2)) < 1e-6);
+	assert_int_equal(store_launch_sd(f->store, f->id, f->build.hash, f->experiment, 0, &sd, &f->err), STATUS_OK);
+	assert_true(isnan(sd)); /* another machine */
+	sql_exec(f->store->sql, "UPDATE run SET voided = 1 WHERE run_id % 5 = 0", NULL);
+	assert_int_equal(store_launch_sd(f->store, f->id, f->machine.hash, f->experiment, 0, &sd, &f->err), STATUS_OK);
+	assert_true(fabs(sd - log(1.02) / sqrt(2)) < 1e-6); /* a run of each launch is left */
+}
+
 /* Another machine's faster rows must not make this one's setting look known. */
 static void views_never_mix_machines(void **state)
 {
@@ -218,6 +244,7 @@ int main(void)
 		STORE_TEST(history_rows_have_exactly_the_promised_members),
 		STORE_TEST(filters_choose_rows),
 		STORE_TEST(verdicts_keep_their_number_and_their_time_when_nothing_changed),
+		STORE_TEST(the_noise_of_launches_is_learnt_from_ten_earlier_pairs),
 		STORE_TEST(aa_effects_never_come_from_another_machine_or_load),
 		STORE_TEST(views_never_mix_machines),
 		STORE_TEST(show_takes_the_number_of_an_experiment_or_of_a_verdict),

@@ -319,6 +319,42 @@ static void hopeless_arms_are_screened_after_two_blocks(void **state)
 	bench_release(&bench);
 }
 
+static void a_known_noise_screens_after_the_first_block(void **state)
+{
+	struct bench bench;
+	bool dropped[EXPERIMENT_ARMS_MAX];
+	bench_init(&bench, screening, 1, (double[]){1, 1, 0.8, 0.9});
+	double unknown = NAN, quiet = 0.01, loud = 0.05;
+	struct verdict_input input = {.experiment = bench.experiment, .cells = bench.cells, .n_cells = bench.n_cells, .n_looks = 3};
+	input.launch_sd = &unknown;
+	assert_int_equal(verdict_screen(&input, dropped, NULL), STATUS_OK);
+	assert_false(dropped[2]);
+	input.launch_sd = &loud; /* six of them are more than the loss of a fifth */
+	assert_int_equal(verdict_screen(&input, dropped, NULL), STATUS_OK);
+	assert_false(dropped[2]);
+	input.launch_sd = &quiet;
+	assert_int_equal(verdict_screen(&input, dropped, NULL), STATUS_OK);
+	assert_true(!dropped[0] && !dropped[1] && dropped[2] && !dropped[3]);
+	/* The dropped one is absent from the second block, in which another one shows to be hopeless. */
+	add_cell(&bench, 0, 1, 140);
+	add_cell(&bench, 1, 1, 140);
+	add_cell(&bench, 3, 1, 90);
+	input.n_cells = bench.n_cells;
+	assert_int_equal(verdict_screen(&input, dropped, NULL), STATUS_OK);
+	assert_true(dropped[2]);
+	struct verdict_row rows[EXPERIMENT_ARMS_MAX];
+	char reason[VERDICT_REASON_BYTES];
+	bool failed;
+	size_t n_rows;
+	assert_int_equal(verdict_compute(&input, 0, rows, &n_rows, &failed, reason, NULL), STATUS_OK);
+	assert_int_equal(rows[1].verdict, VERDICT_HURT);
+	assert_string_equal(rows[1].reason, "screened: hopeless after 1 block");
+	input.n_cells = 3; /* the first block is not complete */
+	assert_int_equal(verdict_screen(&input, dropped, NULL), STATUS_OK);
+	assert_false(dropped[2]);
+	bench_release(&bench);
+}
+
 static void nothing_is_screened_unless_the_protocol_says_so(void **state)
 {
 	struct bench bench;
@@ -470,6 +506,7 @@ int main(void)
 		cmocka_unit_test(a_gain_that_breaks_a_limit_hurts),
 		cmocka_unit_test(a_gain_whose_limit_is_doubtful_is_not_a_win),
 		cmocka_unit_test(hopeless_arms_are_screened_after_two_blocks),
+		cmocka_unit_test(a_known_noise_screens_after_the_first_block),
 		cmocka_unit_test(nothing_is_screened_unless_the_protocol_says_so),
 		cmocka_unit_test(several_looks_use_the_pocock_level),
 		cmocka_unit_test(workloads_that_do_not_apply_give_no_row),
