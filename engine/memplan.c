@@ -170,7 +170,8 @@ static void choose_fraction(struct memplan *plan)
 	plan->reserve_bytes = reserve_of(request);
 	if (request->automatic) {
 		plan->budget_bytes = available - plan->reserve_bytes;
-		plan->fraction = (double)plan->budget_bytes / (double)request->total_bytes;
+		/* To four decimals: a number for people, and one to type. The budget itself is exact. */
+		plan->fraction = round((double)plan->budget_bytes / (double)request->total_bytes * 1e4) / 1e4;
 		char others[160] = "";
 		if (available < request->total_bytes)
 			snprintf(others, sizeof others, " and %.0f MiB held by %s",

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "harness/cmd_common.h"
@@ -152,13 +153,17 @@ enum status cmd_import(int argc, char **argv, struct err *err)
 		return cmd_print_help(import_help, options, n_options, "", err);
 	if (!status && !n_words)
 		status = err_set(err, STATUS_INPUT, "import needs a file or folder (see verdict import --help)");
+	bool made = access(db, F_OK) != 0;
 	if (!status)
 		status = store_open(db, &importing.store, err);
 	for (size_t i = 0; i < n_words && !status; i++)
 		status = import_path(&importing, words[i], err);
 	if (!status)
 		status = print_counts(&importing, db, as_json, err);
-	store_close(importing.store);
+	if (status && made)
+		store_close_unless_used(importing.store);
+	else
+		store_close(importing.store);
 	return status;
 }
 

@@ -10,9 +10,9 @@
 #define HEALTH_TIMEOUT_S 2.0 /* guess: a health answer that takes longer is not one */
 #define POLL_INTERVAL_MS 25 /* between two health requests: start-up is timed to within this */
 
-/* What the last try met, for the message when time is up. */
 struct attempt {
-	char seen[256];
+	char seen[256]; /* what the last try met, for the message when time is up */
+	bool was_healthy; /* it has said once that it is ready: what ends it from then on is no refusal to start */
 };
 
 static double seconds_left(const struct measuring *measuring)
@@ -103,6 +103,7 @@ static bool try_once(struct measuring *measuring, struct attempt *attempt)
 	struct err err = {0};
 	measuring_get(measuring, ready_path(measuring), fmin(HEALTH_TIMEOUT_S, fmax(0.1, seconds_left(measuring))), &answer, &err);
 	bool healthy = answer.http_status == 200 && !err.status;
+	attempt->was_healthy = attempt->was_healthy || healthy;
 	if (err.status)
 		snprintf(attempt->seen, sizeof(attempt->seen), "%.250s", err.text);
 	else if (!healthy)
@@ -129,13 +130,13 @@ static void pause_between_tries(struct measuring *measuring)
 
 enum status measuring_wait_ready(struct measuring *measuring, struct err *err)
 {
-	struct attempt attempt = {"no answer"};
+	struct attempt attempt = {.seen = "no answer"};
 	measuring_enter(measuring, "ready");
 	for (;;) {
 		if (interrupt_check(measuring->measure->interrupt))
 			return err_set(err, STATUS_INTERRUPTED, "interrupted");
 		if (measuring_engine_gone(measuring)) {
-			measuring_explain_exit(measuring, false);
+			measuring_explain_exit(measuring, attempt.was_healthy);
 			return STATUS_OK;
 		}
 		if (try_once(measuring, &attempt))

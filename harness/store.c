@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "harness/store_internal.h"
@@ -39,6 +40,28 @@ void store_close(struct store *store)
 	sql_close(store->sql);
 	mem_free(store->path);
 	mem_free(store);
+}
+
+void store_close_unless_used(struct store *store)
+{
+	static const char *const endings[] = {"", "-wal", "-shm"};
+	struct sql_statement *statement = NULL;
+	bool row = false, empty = false;
+	if (!store)
+		return;
+	if (sql_prepare(store->sql, "SELECT NOT EXISTS (SELECT 1 FROM experiment) AND NOT EXISTS (SELECT 1 FROM measurement)",
+		    &statement, NULL) == STATUS_OK)
+		empty = sql_step(statement, &row, NULL) == STATUS_OK && row && sql_int(statement, 0);
+	sql_finish(statement);
+	char *path = mem_strdup(store->path);
+	store_close(store);
+	for (size_t i = 0; empty && i < sizeof endings / sizeof endings[0]; i++) {
+		struct text file = {0};
+		text_printf(&file, "%s%s", path, endings[i]);
+		unlink(text_str(&file));
+		text_release(&file);
+	}
+	mem_free(path);
 }
 
 /* --- writing -------------------------------------------------------------------------------------------------------- */

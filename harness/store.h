@@ -15,6 +15,9 @@ struct store;
 enum status store_open(const char *path, struct store **out, struct err *err);
 void store_close(struct store *store);
 
+/* Closes a database, and removes its files when nothing has been put into it: for a command that made it and then failed. */
+void store_close_unless_used(struct store *store);
+
 /* Who measured: all text may be ''. Hashes are content hashes. */
 struct machine_facts {
 	char hash[65];

@@ -37,6 +37,7 @@ double verdict_min_effect(double floor_pct, const double *aa_effects, size_t n)
 struct judged {
 	bool applies;
 	int cells, failed, voided, pruned, good; /* launches of this arm, and one for those that were needless */
+	int undefined; /* launches that went well but give the primary metric no logarithm */
 	const struct launch_cell *first_failure;
 	int prompts, prompts_matching; /* of the fingerprints, over all launches; 0 when none were taken */
 	int screened_after; /* blocks that showed that it is hopeless; 0: none did */
@@ -89,6 +90,7 @@ static void count_cells(struct judging *judging)
 			arm->log_mean += y;
 			arm->good++;
 		}
+		arm->undefined += is_good(cell) && !isfinite(y);
 	}
 	for (int i = 0; i < judging->experiment->n_arms; i++)
 		judging->arms[i].log_mean = judging->arms[i].good ? judging->arms[i].log_mean / judging->arms[i].good : NAN;
@@ -406,6 +408,17 @@ static void fill_numbers(const struct judging *judging, struct verdict_row *row)
 	row->method = comparison->paired ? "paired" : "pooled";
 }
 
+/* What keeps the baseline from being compared with, as the end of a sentence about it. */
+static const char *baseline_lack(const struct judging *judging)
+{
+	const struct judged *baseline = &judging->arms[0];
+	if (baseline->failed)
+		return "failed";
+	if (baseline->undefined)
+		return "gave no value above 0 of this metric";
+	return baseline->voided ? "was disturbed in every launch" : "was not measured";
+}
+
 static void judge_arm(const struct judging *judging, int index, bool baseline_failed, struct verdict_row *row)
 {
 	const struct judged *arm = &judging->arms[index];
@@ -430,9 +443,12 @@ static void judge_arm(const struct judging *judging, int index, bool baseline_fa
 		decide_failed(judging, row);
 	} else if (baseline_failed) {
 		row->metric = exp(arm->log_mean);
-		decide(row, VERDICT_NEUTRAL, true, "inconclusive: the baseline failed");
+		decide(row, VERDICT_NEUTRAL, true, "inconclusive: the baseline %s", baseline_lack(judging));
 	} else if (arm->cells && arm->voided == arm->cells) {
 		decide(row, VERDICT_VOID, false, "void: the machine was disturbed in every launch");
+	} else if (!arm->good && arm->undefined) {
+		decide(row, VERDICT_NEUTRAL, true, "inconclusive: no launch gave a value above 0 of %s",
+			judging->experiment->rules.metric);
 	} else if (!arm->good) {
 		decide(row, VERDICT_NEUTRAL, false, "inconclusive: not measured");
 	} else {
@@ -470,6 +486,8 @@ static bool baseline_state(const struct judging *judging, char reason[VERDICT_RE
 	if (baseline->failed) {
 		snprintf(reason, VERDICT_REASON_BYTES, "%.440s (%d of %d launches)", failure_reason(baseline), baseline->failed,
 			baseline->cells - baseline->voided);
+	} else if (!baseline->good && baseline->undefined) {
+		snprintf(reason, VERDICT_REASON_BYTES, "no launch gave a value above 0 of %s", judging->experiment->rules.metric);
 	} else if (!baseline->good) {
 		snprintf(reason, VERDICT_REASON_BYTES, "%s",
 			baseline->voided ? "void: the machine was disturbed in every launch" : "not measured");

@@ -56,7 +56,8 @@ double verdict_min_effect(double floor_pct, const double *aa_effects, size_t n);
 
 /* Judges the A/A twin and every candidate to which the workload applies, in arm order. rows must hold experiment->n_arms.
  * *baseline_failed says that no comparison is possible because a baseline launch failed (baseline_reason says how, beginning
- * with the class) or none was made; rows are then neutral: inconclusive, except those that failed themselves.
+ * with the class), none was made or none gave a value of the metric; rows are then neutral: inconclusive, except those that
+ * failed themselves.
  * The family of Holm's correction is every candidate of the workload, the failed and screened ones included. */
 enum status verdict_compute(const struct verdict_input *input, int workload, struct verdict_row *rows, size_t *n_rows,
 	bool *baseline_failed, char baseline_reason[VERDICT_REASON_BYTES], struct err *err);

@@ -59,10 +59,12 @@ static void auto_leaves_a_stated_reserve(void **state)
 {
 	static const struct {
 		uint64_t total, reserve;
+		double fraction;
 	} cases[] = {
-		{1024 * MIB, 256 * MIB}, /* a quarter at most */
-		{4096 * MIB, 512 * MIB}, /* at least so much */
-		{65536 * MIB, 65536 * MIB / 10}, /* a tenth */
+		{1024 * MIB, 256 * MIB, 0.75}, /* a quarter at most */
+		{4096 * MIB, 512 * MIB, 0.875}, /* at least so much */
+		{65536 * MIB, 65536 * MIB / 10, 0.9}, /* a tenth */
+		{65536 * MIB + 12345, (65536 * MIB + 12345) / 10, 0.9}, /* which is told without the bytes it was rounded by */
 	};
 	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
 		struct memplan_request request = request_of(cases[i].total);
@@ -71,6 +73,7 @@ static void auto_leaves_a_stated_reserve(void **state)
 		assert_int_equal(memplan_compute(&request, &plan, NULL), STATUS_OK);
 		assert_int_equal(plan.reserve_bytes, cases[i].reserve);
 		assert_int_equal(plan.budget_bytes, cases[i].total - cases[i].reserve);
+		assert_true(plan.fraction == cases[i].fraction);
 		assert_non_null(strstr(plan.fraction_why, "reserve"));
 		assert_string_equal(plan.warning, "");
 	}

@@ -162,7 +162,7 @@ static void plan_prints_arms_commands_order_and_time(void **state)
 {
 	struct fixture *f = *state;
 	assert_int_equal(RUN(f, cmd_plan, "experiments/quickstart.json", "--db", f->db), STATUS_OK);
-	assert_printed(f, "quickstart: 7 settings × 3 blocks, 21 launches, about ");
+	assert_printed(f, "quickstart: 7 settings × 5 blocks, 35 launches, about ");
 	assert_printed(f, "(a guess: ");
 	assert_printed(
 		f, "verdict-engine serve --model models/SmolLM2-135M-Instruct.Q4_1.gguf --host 127.0.0.1 --port ${PORT} --tp 2");
@@ -290,6 +290,11 @@ static void bad_records_are_refused_with_file_and_place(void **state)
 	assert_non_null(strstr(f->err.text, "bad.json: schema: must be \"verdict-record/1\""));
 	assert_int_equal(RUN(f, cmd_import, "no-such-folder", "--db", f->db), STATUS_NOT_FOUND);
 	assert_int_equal(RUN(f, cmd_import, "--db", f->db), STATUS_INPUT);
+	assert_false(file_exists(f->db)); /* it would be an empty one */
+	/* A database that was there stays, and so does what the good files before a bad one brought. */
+	fill_database(f);
+	assert_int_equal(RUN(f, cmd_import, "no-such-folder", "--db", f->db), STATUS_NOT_FOUND);
+	assert_true(file_exists(f->db));
 }
 
 static void an_empty_folder_of_records_is_fine(void **state)

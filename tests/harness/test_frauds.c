@@ -64,6 +64,11 @@ static void a_server_that_dies_on_the_first_request_is_a_crash(void **state)
 	expect_failed("dies-at-once", &(struct stub_experiment){0}, "crash: ended by signal 6");
 }
 
+static void a_rank_that_is_lost_right_after_ready_is_a_crash(void **state)
+{
+	expect_failed("loses-a-rank", &(struct stub_experiment){0}, "crash: ended with exit code 4: ");
+}
+
 static void wrong_output_at_twice_the_speed_is_wrong_output(void **state)
 {
 	expect_failed("wrong-text", &(struct stub_experiment){0}, "wrong_output");
@@ -285,6 +290,7 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_knob_that_is_accepted_and_ignored_is_inactive),
 		cmocka_unit_test(a_server_that_dies_on_the_first_request_is_a_crash),
+		cmocka_unit_test(a_rank_that_is_lost_right_after_ready_is_a_crash),
 		cmocka_unit_test(wrong_output_at_twice_the_speed_is_wrong_output),
 		cmocka_unit_test(one_token_altered_at_position_200_is_wrong_output),
 		cmocka_unit_test(half_the_requests_failing_fast_is_a_client_error),

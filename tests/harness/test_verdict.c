@@ -378,6 +378,25 @@ static void several_looks_use_the_pocock_level(void **state)
 	bench_release(&bench);
 }
 
+static void a_metric_without_a_value_is_said_to_have_none(void **state)
+{
+	struct bench bench;
+	bench_init(&bench, two_candidates, 3, (double[]){1, 1, 0, 1});
+	judge(&bench);
+	assert_false(bench.baseline_failed);
+	assert_int_equal(bench.rows[1].verdict, VERDICT_NEUTRAL);
+	assert_string_equal(bench.rows[1].reason, "inconclusive: no launch gave a value above 0 of output_tps");
+	assert_string_not_equal(bench.rows[2].reason, bench.rows[1].reason);
+	bench_release(&bench);
+
+	bench_init(&bench, two_candidates, 3, (double[]){NAN, NAN, 1, 1});
+	judge(&bench);
+	assert_true(bench.baseline_failed);
+	assert_string_equal(bench.baseline_reason, "no launch gave a value above 0 of output_tps");
+	assert_string_equal(bench.rows[1].reason, "inconclusive: the baseline gave no value above 0 of this metric");
+	bench_release(&bench);
+}
+
 static void workloads_that_do_not_apply_give_no_row(void **state)
 {
 	struct bench bench;
@@ -509,6 +528,7 @@ int main(void)
 		cmocka_unit_test(a_known_noise_screens_after_the_first_block),
 		cmocka_unit_test(nothing_is_screened_unless_the_protocol_says_so),
 		cmocka_unit_test(several_looks_use_the_pocock_level),
+		cmocka_unit_test(a_metric_without_a_value_is_said_to_have_none),
 		cmocka_unit_test(workloads_that_do_not_apply_give_no_row),
 		cmocka_unit_test(cells_of_unknown_arms_are_our_own_bug),
 		cmocka_unit_test(the_minimum_effect_follows_known_twins_within_bounds),

@@ -60,6 +60,10 @@ static void serve_post(struct stub *stub, int fd, const char *path, const struct
 			raise(SIGKILL);
 		if (stub_has_fraud(stub, "dies-at-once"))
 			raise(SIGABRT);
+		if (stub_has_fraud(stub, "loses-a-rank")) {
+			fprintf(stderr, "stub-server: rank 1 (pid 9) was killed\n{\"error\":\"rank_died\",\"rank\":1}\n");
+			_exit(4);
+		}
 		while (stub->hang_after >= 0 && number >= stub->hang_after)
 			clock_sleep_ns(1000 * STUB_MS);
 		if (stub_has_fraud(stub, "half-failing") && number % 2 == 1)
