@@ -162,6 +162,7 @@ static enum status project_into_residual(struct forward *forward, const struct k
 		.epilogue = alone ? KN_ADD : KN_STORE,
 		.y = alone ? residual : partial,
 		.y_stride = forward->config.hidden,
+		.x_for_w = 1, /* of attend, or of the layer's SwiGLU */
 	};
 	enum status status = kn->matmul(forward->backend, &product, reduction->n_rows, err);
 	if (status != STATUS_OK || alone)
@@ -174,7 +175,7 @@ static enum status project_into_residual(struct forward *forward, const struct k
 
 /* y = epilogue(w * norm(residual)) */
 static enum status project_from_residual(struct forward *forward, const struct kn_matrix *w, const float *norm,
-	enum kn_epilogue epilogue, float *y, int64_t y_stride, int n_rows, struct err *err)
+	enum kn_epilogue epilogue, const struct kn_matrix *reader, float *y, int64_t y_stride, int n_rows, struct err *err)
 {
 	struct kn_matmul product = {
 		.w = w,
@@ -185,6 +186,7 @@ static enum status project_from_residual(struct forward *forward, const struct k
 		.epilogue = epilogue,
 		.y = y,
 		.y_stride = y_stride,
+		.reader = reader,
 	};
 	return forward->options.kn->matmul(forward->backend, &product, n_rows, err);
 }
@@ -227,6 +229,7 @@ static enum status attend(struct forward *forward, int layer, int n_rows, struct
 		.rope_cos_sin = forward->buffers[BUFFER_ROPE],
 		.rope_interleaved = config->rope_interleaved,
 		.scale = (float)(1.0 / sqrt((double)config->head_dim)),
+		.reader = forward->weights.layers[layer].attention_output,
 	};
 	return forward->options.kn->attention(forward->backend, &attention, n_rows, err);
 }
@@ -237,7 +240,7 @@ static enum status run_layer(struct forward *forward, int layer, struct reductio
 	float *qkv = forward->buffers[BUFFER_QKV], *ffn = forward->buffers[BUFFER_FFN];
 	int64_t attended_width = heads_of(&forward->shard) * forward->config.head_dim, ffn_width = ffn_of(&forward->shard);
 	int n_rows = reduction->n_rows;
-	enum status status = project_from_residual(forward, weights->qkv, weights->attention_norm, KN_STORE, qkv,
+	enum status status = project_from_residual(forward, weights->qkv, weights->attention_norm, KN_STORE, NULL, qkv,
 		qkv_width(&forward->config, &forward->shard), n_rows, err);
 	if (status == STATUS_OK && adjusts_heads(&forward->config))
 		status = adjust_heads(forward, weights, n_rows, err);
@@ -247,8 +250,8 @@ static enum status run_layer(struct forward *forward, int layer, struct reductio
 		status = project_into_residual(
 			forward, weights->attention_output, forward->buffers[BUFFER_ATTENDED], attended_width, reduction, err);
 	if (status == STATUS_OK)
-		status =
-			project_from_residual(forward, weights->gate_up, weights->ffn_norm, KN_SWIGLU, ffn, ffn_width, n_rows, err);
+		status = project_from_residual(
+			forward, weights->gate_up, weights->ffn_norm, KN_SWIGLU, weights->down, ffn, ffn_width, n_rows, err);
 	if (status == STATUS_OK)
 		status = project_into_residual(forward, weights->down, ffn, ffn_width, reduction, err);
 	return status;

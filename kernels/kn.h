@@ -2,7 +2,8 @@
  *
  * A step works on rows; a row is one token of one sequence. Activations are backend memory: fp32 on the CPU backend.
  * Every operation on a row gives the same bits whatever the other rows, the number of rows and the number of threads are. (CUDA:
- * within steps of one row, of 2 to 16 rows, and of one number of rows above; these take different kernels.)
+ * within steps of one row, of 2 to 128 rows (2 to 16 on GPUs other than Hopper), and of one number of rows above; these take
+ * different kernels.)
  * Between plan_begin and plan_end operations are recorded, not run; plan_run runs them all. Everything that changes from
  * step to step (ids, positions, block tables, the number of valid keys) is read from the buffers given when recording, at run
  * time, so one plan serves every step of its row count. (CPU: a list run in one dispatch of the thread pool. CUDA: a graph.)
@@ -67,6 +68,10 @@ struct kn_matmul {
 	float *y;
 	int64_t y_stride;
 	const int32_t *row_index; /* NULL, or n_rows indexes into x: the rows to use (for logits of some rows only) */
+	/* NULL, or the matrix of the one product that will read y (with KN_SWIGLU only): y, and that product's x with x_for_w set, then
+	 * hold whatever the backend thinks best for it. That product takes as many rows, no norm and no row_index. */
+	const struct kn_matrix *reader;
+	int x_for_w; /* 1: x was written by an operation whose reader was w */
 };
 
 enum kn_kv_type { KN_KV_F16, KN_KV_F32 };
@@ -91,6 +96,7 @@ struct kn_attention {
 	const float *rope_cos_sin; /* [context][head_dim] pairs (cos, sin), from rope_table_fill */
 	int rope_interleaved; /* 1: pairs (2i, 2i+1) as in GGUF llama files; 0: pairs (i, i + head_dim/2) */
 	float scale; /* usually 1 / sqrt(head_dim) */
+	const struct kn_matrix *reader; /* of out, as in kn_matmul */
 };
 
 /* What some families do to q, k and v before attention, in place: a bias, then RMS norm of every head of q and k by itself:

@@ -10,6 +10,8 @@
 #define ATTENTION_HEAD_DIM_MAX 256
 #define ATTENTION_HEADS_PER_BLOCK 8 /* query heads of one block: half the rows of a tensor core tile */
 #define ATTENTION_DECODE_ROWS_MAX 128 /* larger steps take the prefill kernel where rows of one sequence lie together */
+#define PREFILL_LINES 128 /* pairs of a row and a head in one tile of the prefill kernels */
+#define CACHE_PART 64 /* elements of a stretch of the fp16 cache's lines: 128 bytes */
 #define LOG2_E 1.44269504088896340736f
 
 /* Which query heads a block works on. They share a KV head. */
@@ -20,6 +22,7 @@ struct attention_cut {
 	int n_groups; /* blocks per row and split */
 	int n_rows;
 	int tile_rows; /* rows of one tile of the prefill kernel; 0: every row is decoded */
+	enum pack_form out_form; /* of args.out */
 };
 
 struct attention_heads {
@@ -54,6 +57,49 @@ static __device__ __forceinline__ int64_t cache_at(const struct kn_attention &a,
 	return ((int64_t)block * a.n_kv_heads + kv_head) * KN_KV_BLOCK_TOKENS * a.head_dim;
 }
 
+/* Place of element d of a line inside the block of one KV head, fp16. Heads of whole stretches of CACHE_PART elements are kept
+ * stretch by stretch, the 16-byte pieces of a line permuted as in the tiles of hopper.cuh: a stretch of a block, copied as it is,
+ * then is a part of such a tile. */
+static __device__ __forceinline__ int cache_place(int head_dim, int line, int d)
+{
+	if (head_dim % CACHE_PART != 0)
+		return line * head_dim + d;
+	return d / CACHE_PART * (KN_KV_BLOCK_TOKENS * CACHE_PART) + line * CACHE_PART + ((d % CACHE_PART / 8) ^ (line % 8)) * 8 +
+		d % 8;
+}
+
+/* Line (x) and first element (y) of the 16-byte piece number piece of such a block, in the order of their addresses. */
+static __device__ __forceinline__ int2 cache_piece(int head_dim, int piece)
+{
+	if (head_dim % CACHE_PART != 0)
+		return make_int2(piece / (head_dim / 8), piece % (head_dim / 8) * 8);
+	const int line = piece / 8 % KN_KV_BLOCK_TOKENS;
+	return make_int2(line, piece / (8 * KN_KV_BLOCK_TOKENS) * CACHE_PART + (piece % 8 ^ line % 8) * 8);
+}
+
+/* Results: element at of args.out, or it and its neighbour. */
+static __device__ __forceinline__ void store_out(
+	const struct kn_attention &a, const struct attention_cut &cut, int64_t at, float value)
+{
+	if (cut.out_form == PACK_F32)
+		a.out[at] = value;
+	else if (cut.out_form == PACK_BF16)
+		((__nv_bfloat16 *)a.out)[at] = __float2bfloat16_rn(value);
+	else
+		((__half *)a.out)[at] = __float2half_rn(value);
+}
+
+static __device__ __forceinline__ void store_out_pair(
+	const struct kn_attention &a, const struct attention_cut &cut, int64_t at, float2 value)
+{
+	if (cut.out_form == PACK_F32)
+		*(float2 *)(a.out + at) = value;
+	else if (cut.out_form == PACK_BF16)
+		*(__nv_bfloat162 *)((__nv_bfloat16 *)a.out + at) = __float22bfloat162_rn(value);
+	else
+		*(__half2 *)((__half *)a.out + at) = __float22half2_rn(value);
+}
+
 /* Rotation of one pair, each rounding written out so that every kernel that does it gives the same bits. */
 static __device__ __forceinline__ float2 rotate(float x, float y, float2 turn)
 {
@@ -66,16 +112,19 @@ static __device__ __forceinline__ int2 pair_at(const struct kn_attention &a, int
 	return a.rope_interleaved ? make_int2(2 * pair, 2 * pair + 1) : make_int2(pair, pair + a.head_dim / 2);
 }
 
-/* fp16 cache, one row a block: short or long context, few rows. Expects q and k unrotated, and appends; with cut->tile_rows
- * they must have been rotated and appended already. */
+/* fp16 cache, one row a block: short or long context, few rows. Appends, but with cut->tile_rows: keys and values must have been
+ * appended then. */
 cudaError_t attention_decode(struct kn_backend *backend, const struct kn_attention *args, const struct attention_cut *cut);
-/* fp16 cache, tiles of rows of one sequence; q rotated, keys and values appended. Rows of mixed tiles are left out. */
+/* fp16 cache, tiles of rows of one sequence; keys and values appended. Rows of mixed tiles are left out. */
 cudaError_t attention_prefill(struct kn_backend *backend, const struct kn_attention *args, const struct attention_cut *cut);
-int attention_prefill_tile_rows(const struct attention_cut *cut);
+/* The same on Hopper for some head sizes. */
+bool attention_prefill_hopper_takes(const struct kn_backend *backend, const struct kn_attention *args);
+cudaError_t attention_prefill_hopper(struct kn_backend *backend, const struct kn_attention *args, const struct attention_cut *cut);
 /* fp32 cache; q rotated, keys and values appended. */
-cudaError_t attention_plain(struct kn_backend *backend, const struct kn_attention *args, int n_rows);
+cudaError_t attention_plain(struct kn_backend *backend, const struct kn_attention *args, const struct attention_cut *cut);
 /* Raises the kernels' limits of shared memory; once per device. */
 cudaError_t attention_decode_init(void);
 cudaError_t attention_prefill_init(void);
+cudaError_t attention_prefill_hopper_init(void);
 
 #endif

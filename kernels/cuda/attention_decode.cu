@@ -51,11 +51,11 @@ static __device__ __forceinline__ void request_tile(const struct decode_row &r, 
 	const int lane = threadIdx.x % CUDA_WARP;
 #pragma unroll
 	for (int i = 0; i < KN_KV_BLOCK_TOKENS * PIECES / CUDA_WARP; i++) {
-		const int piece = lane + i * CUDA_WARP, line = piece / PIECES;
-		const bool past = token + line > r.position;
-		if (token + line < r.first_fresh || past)
-			copy_async(to + (line * decode_shape<HEAD_DIM>::LINE + piece % PIECES * 8) * sizeof(__half),
-				from + piece * 8, !past);
+		const int piece = lane + i * CUDA_WARP;
+		const int2 place = cache_piece(HEAD_DIM, piece);
+		const bool past = token + place.x > r.position;
+		if (token + place.x < r.first_fresh || past)
+			copy_async(to + (place.x * decode_shape<HEAD_DIM>::LINE + place.y) * sizeof(__half), from + piece * 8, !past);
 	}
 }
 
@@ -86,7 +86,7 @@ static __device__ __forceinline__ void fill_fresh(
 		const float *v = k + a.n_kv_heads * HEAD_DIM;
 		__half *k_line = keys + line * decode_shape<HEAD_DIM>::LINE, *v_line = values + line * decode_shape<HEAD_DIM>::LINE;
 		const bool own = token == r.position;
-		const int64_t at = own ? cache_at(a, r.table[token / KN_KV_BLOCK_TOKENS], r.heads.kv_head) + line * HEAD_DIM : 0;
+		const int64_t at = own ? cache_at(a, r.table[token / KN_KV_BLOCK_TOKENS], r.heads.kv_head) : 0;
 #pragma unroll
 		for (int pair = lane; pair < HEAD_DIM / 2; pair += CUDA_WARP) {
 			const int2 element = pair_at(a, pair);
@@ -98,9 +98,9 @@ static __device__ __forceinline__ void fill_fresh(
 			k_line[element.y] = y;
 			*(__half2 *)(v_line + 2 * pair) = both;
 			if (own) {
-				((__half *)a.k_cache)[at + element.x] = x;
-				((__half *)a.k_cache)[at + element.y] = y;
-				*(__half2 *)((__half *)a.v_cache + at + 2 * pair) = both;
+				((__half *)a.k_cache)[at + cache_place(HEAD_DIM, line, element.x)] = x;
+				((__half *)a.k_cache)[at + cache_place(HEAD_DIM, line, element.y)] = y;
+				*(__half2 *)((__half *)a.v_cache + at + cache_place(HEAD_DIM, line, 2 * pair)) = both;
 			}
 		}
 	}
@@ -108,8 +108,8 @@ static __device__ __forceinline__ void fill_fresh(
 
 /* q of the block's heads, scaled for powers of two: fp16 in row head, the rest in row head + 8. Other rows stay zero. */
 template <int HEAD_DIM>
-static __device__ __forceinline__ void fill_query(const struct kn_attention &a, const struct attention_cut &cut,
-	const struct decode_row &r, __half (*query)[decode_shape<HEAD_DIM>::LINE])
+static __device__ __forceinline__ void fill_query(
+	const struct kn_attention &a, const struct decode_row &r, __half (*query)[decode_shape<HEAD_DIM>::LINE])
 {
 	const float *q = a.qkv + (int64_t)r.row * ((a.n_heads + 2 * a.n_kv_heads) * HEAD_DIM) + r.heads.first * HEAD_DIM;
 	const float scale = a.scale * LOG2_E;
@@ -118,9 +118,7 @@ static __device__ __forceinline__ void fill_query(const struct kn_attention &a, 
 		const int head = i / (HEAD_DIM / 2), pair = i % (HEAD_DIM / 2);
 		const int2 element = pair_at(a, pair);
 		float2 value = make_float2(q[head * HEAD_DIM + element.x], q[head * HEAD_DIM + element.y]);
-		if (cut.tile_rows == 0)
-			value = rotate(
-				value.x, value.y, *(const float2 *)(a.rope_cos_sin + (int64_t)r.position * HEAD_DIM + 2 * pair));
+		value = rotate(value.x, value.y, *(const float2 *)(a.rope_cos_sin + (int64_t)r.position * HEAD_DIM + 2 * pair));
 		value.x *= scale;
 		value.y *= scale;
 		const __half x = __float2half_rn(value.x), y = __float2half_rn(value.y);
@@ -214,7 +212,7 @@ static __device__ __forceinline__ void add_values(
 /* Adds the splits' results in split order; the block that finishes a row's last split does it. */
 template <int HEAD_DIM>
 static __device__ __forceinline__ void merge_splits(
-	const struct attention_cut &cut, const float *splits, const struct decode_row &r, float *to)
+	const struct kn_attention &a, const struct attention_cut &cut, const float *splits, const struct decode_row &r)
 {
 	const int stride = cut.heads_per_block * (HEAD_DIM + 2);
 #pragma unroll 1
@@ -232,7 +230,7 @@ static __device__ __forceinline__ void merge_splits(
 			total = fmaf(scale, __ldcg(splits + at + i), total);
 			divisor = fmaf(scale, __ldcg(sums + at), divisor);
 		}
-		to[i] = __fdividef(total, divisor);
+		store_out(a, cut, ((int64_t)r.row * a.n_heads + r.heads.first) * HEAD_DIM + i, __fdividef(total, divisor));
 	}
 }
 
@@ -269,7 +267,7 @@ __global__ void __launch_bounds__(decode_shape<HEAD_DIM>::THREADS, HEAD_DIM <= 1
 		const struct decode_row r = find_row(a, cut, row);
 		float *results =
 			partials + ((int64_t)blockIdx.z * cut.n_groups + blockIdx.y) * (ATTENTION_SPLITS_MAX * result_floats);
-		float *to = a.out + ((int64_t)row * a.n_heads + r.heads.first) * HEAD_DIM;
+		const int64_t to = ((int64_t)row * a.n_heads + r.heads.first) * HEAD_DIM;
 #pragma unroll 1
 		for (int split = blockIdx.x; split < r.n_splits; split += gridDim.x) {
 			const int begin = split * r.split_tokens, end = min(begin + r.split_tokens, r.position + 1);
@@ -284,7 +282,7 @@ __global__ void __launch_bounds__(decode_shape<HEAD_DIM>::THREADS, HEAD_DIM <= 1
 			if (!waited)
 				dependency_wait();
 			waited = true;
-			fill_query<HEAD_DIM>(a, cut, r, query);
+			fill_query<HEAD_DIM>(a, r, query);
 #pragma unroll 1
 			for (int i = 0; i < shape::STAGES; i++)
 				fill_fresh<HEAD_DIM>(a, r, token + i * STEP, end, keys + i * STAGE, values + i * STAGE);
@@ -335,7 +333,7 @@ __global__ void __launch_bounds__(decode_shape<HEAD_DIM>::THREADS, HEAD_DIM <= 1
 					divisor = fmaf(scale, sums[w][head], divisor);
 				}
 				if (r.n_splits == 1) {
-					to[i] = __fdividef(total, divisor);
+					store_out(a, cut, to + i, __fdividef(total, divisor));
 					continue;
 				}
 				mine[i] = total;
@@ -358,7 +356,7 @@ __global__ void __launch_bounds__(decode_shape<HEAD_DIM>::THREADS, HEAD_DIM <= 1
 		__syncthreads();
 		if (is_last) {
 			__threadfence();
-			merge_splits<HEAD_DIM>(cut, results, r, to);
+			merge_splits<HEAD_DIM>(a, cut, results, r);
 		}
 	}
 }

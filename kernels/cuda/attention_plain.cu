@@ -6,7 +6,8 @@
 
 /* Block: one query head of one row. Warp: every PLAIN_WARPS-th key, with a running softmax of its own. Lane: every 32nd dimension.
  * Warps are merged in their order, so a row's bits depend on its position alone. */
-__global__ void __launch_bounds__(PLAIN_WARPS *CUDA_WARP) attention_plain_kernel(const struct kn_attention a)
+__global__ void __launch_bounds__(PLAIN_WARPS *CUDA_WARP) attention_plain_kernel(
+	const struct kn_attention a, const struct attention_cut cut)
 {
 	__shared__ float outputs[PLAIN_WARPS][ATTENTION_HEAD_DIM_MAX], peaks[PLAIN_WARPS], sums[PLAIN_WARPS];
 	const int head = blockIdx.x, row = blockIdx.y, warp = threadIdx.x / CUDA_WARP, lane = threadIdx.x % CUDA_WARP;
@@ -54,12 +55,12 @@ __global__ void __launch_bounds__(PLAIN_WARPS *CUDA_WARP) attention_plain_kernel
 			total = fmaf(scale, outputs[w][d], total);
 			divisor = fmaf(scale, sums[w], divisor);
 		}
-		a.out[((int64_t)row * a.n_heads + head) * a.head_dim + d] = total / divisor;
+		store_out(a, cut, ((int64_t)row * a.n_heads + head) * a.head_dim + d, total / divisor);
 	}
 }
 
-cudaError_t attention_plain(struct kn_backend *backend, const struct kn_attention *args, int n_rows)
+cudaError_t attention_plain(struct kn_backend *backend, const struct kn_attention *args, const struct attention_cut *cut)
 {
-	return launch_dependent(
-		backend->stream, dim3(args->n_heads, n_rows), dim3(PLAIN_WARPS * CUDA_WARP), 0, attention_plain_kernel, *args);
+	return launch_dependent(backend->stream, dim3(args->n_heads, cut->n_rows), dim3(PLAIN_WARPS * CUDA_WARP), 0,
+		attention_plain_kernel, *args, *cut);
 }

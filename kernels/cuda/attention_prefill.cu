@@ -6,7 +6,6 @@
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/mma.cuh"
 
-#define PREFILL_LINES 128
 #define PREFILL_KEYS 32 /* of one tile: two blocks of the cache */
 
 template <int HEAD_DIM> struct prefill_shape {
@@ -24,17 +23,19 @@ template <int HEAD_DIM>
 static __device__ __forceinline__ void request_keys(
 	const struct kn_attention &a, const int32_t *table, int kv_head, int tile, int last_block, __half *keys)
 {
-	constexpr int PIECES = HEAD_DIM / 8, ALL = PREFILL_KEYS * PIECES, THREADS = prefill_shape<HEAD_DIM>::THREADS;
+	constexpr int BLOCK_PIECES = KN_KV_BLOCK_TOKENS * HEAD_DIM / 8; /* of 16 bytes */
+	constexpr int ALL = PREFILL_KEYS / KN_KV_BLOCK_TOKENS * BLOCK_PIECES, THREADS = prefill_shape<HEAD_DIM>::THREADS;
 	const uint32_t to = shared_address(keys);
 #pragma unroll
 	for (int i = 0; i < (ALL + THREADS - 1) / THREADS; i++) {
 		const int piece = threadIdx.x + i * THREADS;
 		if (piece >= ALL)
 			break;
-		const int line = piece / PIECES, column = piece % PIECES * 8;
-		const int block = min(tile * (PREFILL_KEYS / KN_KV_BLOCK_TOKENS) + line / KN_KV_BLOCK_TOKENS, last_block);
-		const int64_t at = cache_at(a, table[block], kv_head) + line % KN_KV_BLOCK_TOKENS * HEAD_DIM + column;
-		const uint32_t place = to + (line * prefill_shape<HEAD_DIM>::LINE + column) * sizeof(__half);
+		const int number = piece / BLOCK_PIECES, block = min(tile * (PREFILL_KEYS / KN_KV_BLOCK_TOKENS) + number, last_block);
+		const int2 from = cache_piece(HEAD_DIM, piece % BLOCK_PIECES);
+		const int64_t at = cache_at(a, table[block], kv_head) + piece % BLOCK_PIECES * 8;
+		const int line = number * KN_KV_BLOCK_TOKENS + from.x;
+		const uint32_t place = to + (line * prefill_shape<HEAD_DIM>::LINE + from.y) * sizeof(__half);
 		copy_async(place, (const __half *)a.k_cache + at, true);
 		copy_async(place + prefill_shape<HEAD_DIM>::TILE * sizeof(__half), (const __half *)a.v_cache + at, true);
 	}
@@ -101,13 +102,17 @@ __global__ void __launch_bounds__(prefill_shape<HEAD_DIM>::THREADS, HEAD_DIM <= 
 	const int n_lines = n_rows * heads.count;
 	const float scale = a.scale * LOG2_E;
 	for (int i = threadIdx.x; i < PREFILL_LINES * (HEAD_DIM / 2); i += shape::THREADS) {
-		const int line = i / (HEAD_DIM / 2), d = i % (HEAD_DIM / 2) * 2;
-		float2 q = make_float2(0.0f, 0.0f);
-		if (line < n_lines)
-			q = *(const float2 *)(a.qkv +
-				(int64_t)(first_row + line / heads.count) * ((a.n_heads + 2 * a.n_kv_heads) * HEAD_DIM) +
-				(heads.first + line % heads.count) * HEAD_DIM + d);
-		*(__half2 *)(shared + line * LINE + d) = __floats2half2_rn(q.x * scale, q.y * scale);
+		const int line = i / (HEAD_DIM / 2), pair = i % (HEAD_DIM / 2), row = line / heads.count;
+		const int2 element = pair_at(a, pair);
+		float2 value = make_float2(0.0f, 0.0f);
+		if (line < n_lines) {
+			const float *q = a.qkv + (int64_t)(first_row + row) * ((a.n_heads + 2 * a.n_kv_heads) * HEAD_DIM) +
+				(heads.first + line % heads.count) * HEAD_DIM;
+			const float *turn = a.rope_cos_sin + (int64_t)(first_position + row) * HEAD_DIM + 2 * pair;
+			value = rotate(q[element.x], q[element.y], *(const float2 *)turn);
+		}
+		shared[line * LINE + element.x] = __float2half_rn(value.x * scale);
+		shared[line * LINE + element.y] = __float2half_rn(value.y * scale);
 	}
 
 	/* Rows of one sequence come in ascending position without gaps. Lines past the last see the first key, and are dropped. */
@@ -190,14 +195,14 @@ __global__ void __launch_bounds__(prefill_shape<HEAD_DIM>::THREADS, HEAD_DIM <= 
 		total += __shfl_xor_sync(0xffffffffu, total, 2);
 		if (line >= n_lines)
 			continue;
-		float *to = a.out +
+		const int64_t to =
 			((int64_t)(first_row + line / heads.count) * a.n_heads + heads.first + line % heads.count) * HEAD_DIM +
 			2 * t;
 		const float scale_out = 1.0f / total;
 #pragma unroll
 		for (int d = 0; d < HEAD_DIM / 8; d++)
-			*(float2 *)(to + d * 8) =
-				make_float2(out[i / 2][d][i % 2 * 2] * scale_out, out[i / 2][d][i % 2 * 2 + 1] * scale_out);
+			store_out_pair(a, cut, to + d * 8,
+				make_float2(out[i / 2][d][i % 2 * 2] * scale_out, out[i / 2][d][i % 2 * 2 + 1] * scale_out));
 	}
 }
 
@@ -207,11 +212,6 @@ static cudaError_t launch(struct kn_backend *backend, const struct kn_attention 
 	dim3 grid((cut->n_rows + cut->tile_rows - 1) / cut->tile_rows, cut->n_groups);
 	return launch_dependent(backend->stream, grid, dim3(prefill_shape<HEAD_DIM>::THREADS),
 		prefill_shape<HEAD_DIM>::SHARED_BYTES, attention_prefill_kernel<HEAD_DIM>, *args, *cut);
-}
-
-int attention_prefill_tile_rows(const struct attention_cut *cut)
-{
-	return PREFILL_LINES / cut->heads_per_block;
 }
 
 cudaError_t attention_prefill(struct kn_backend *backend, const struct kn_attention *args, const struct attention_cut *cut)

@@ -8,6 +8,7 @@ extern "C" {
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/few.cuh"
 #include "kernels/cuda/gemm.cuh"
+#include "kernels/cuda/rows.cuh"
 
 enum status cuda_status(cudaError_t error, const char *what, struct err *err)
 {
@@ -69,7 +70,7 @@ static enum status allocate_workspace(struct kn_backend *backend, const struct k
 	if (!error)
 		error = cudaMalloc(&backend->prepared, prepared_bytes(options));
 	if (!error)
-		error = cudaMalloc((void **)&backend->product, 2 * prepared_bytes(options));
+		error = cudaMalloc(&backend->product, 2 * prepared_bytes(options));
 	if (!error)
 		error = cudaMalloc((void **)&backend->attention_partials, partials_bytes(options));
 	if (!error)
@@ -77,6 +78,20 @@ static enum status allocate_workspace(struct kn_backend *backend, const struct k
 	if (!error)
 		error = cudaMemset(backend->attention_tickets, 0, tickets_bytes(options));
 	return cuda_status(error, "device workspace", err);
+}
+
+/* Kernels for sm_90a, and the driver's function that describes matrices to the copy engine. */
+static enum status set_up_hopper(struct kn_backend *backend, struct err *err)
+{
+	cudaDriverEntryPointQueryResult found;
+	enum status status = cuda_status(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", (void **)&backend->encode_map, 12000,
+						 cudaEnableDefault, &found),
+		"driver's tensor maps", err);
+	if (!status && found != cudaDriverEntryPointSuccess)
+		status = err_set(err, STATUS_UNAVAILABLE, "the GPU driver is older than CUDA 12: it has no tensor maps");
+	if (!status)
+		status = cuda_status(rows_hopper_init(), "matrix products", err);
+	return status ? status : cuda_status(attention_prefill_hopper_init(), "attention", err);
 }
 
 static enum status cuda_create(const struct kn_options *options, struct kn_backend **out, struct err *err)
@@ -91,6 +106,7 @@ static enum status cuda_create(const struct kn_options *options, struct kn_backe
 	struct kn_backend *backend = (struct kn_backend *)mem_calloc(1, sizeof *backend);
 	backend->device = options->device;
 	backend->n_sms = properties.multiProcessorCount;
+	backend->is_hopper = properties.major == 9 && properties.minor == 0;
 	backend->rows_max = options->rows_max;
 	backend->cols_max = options->cols_max;
 	snprintf(backend->description, sizeof backend->description, "%s, sm_%d%d, %d SMs, %zu MiB", properties.name,
@@ -106,6 +122,8 @@ static enum status cuda_create(const struct kn_options *options, struct kn_backe
 		status = cuda_status(attention_decode_init(), "attention", err);
 	if (!status)
 		status = cuda_status(attention_prefill_init(), "attention", err);
+	if (!status && backend->is_hopper)
+		status = set_up_hopper(backend, err);
 	if (status) {
 		cuda_destroy(backend);
 		return status;
@@ -377,6 +395,8 @@ static enum status cuda_matmul(struct kn_backend *backend, const struct kn_matmu
 {
 	if (n_rows == 1 && !args->row_index)
 		return kn_cuda_gemv(backend, args, err);
+	if (rows_hopper_takes(backend, args, n_rows))
+		return kn_cuda_rows_hopper(backend, args, n_rows, err);
 	if (n_rows <= FEW_ROWS_MAX && args->w->form != PACK_F32)
 		return kn_cuda_few(backend, args, n_rows, err);
 	return kn_cuda_gemm(backend, args, n_rows, err);

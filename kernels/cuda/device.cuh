@@ -3,6 +3,7 @@
 #define KERNELS_CUDA_DEVICE_CUH
 
 #include <cublasLt.h>
+#include <cudaTypedefs.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -14,13 +15,15 @@
 
 struct kn_backend {
 	int device, n_sms, rows_max;
+	bool is_hopper; /* kernels compiled for sm_90a run here */
+	PFN_cuTensorMapEncodeTiled_v12000 encode_map; /* the driver's; NULL unless is_hopper */
 	int64_t cols_max;
 	cudaStream_t stream;
 	cublasLtHandle_t blas;
 	void *blas_workspace;
 	struct gemm_cache *gemm;
 	void *prepared; /* [rows_max][cols_max] input of a many-row product, in the weights' type */
-	float *product; /* [rows_max][2 * cols_max] gate and up before SwiGLU */
+	void *product; /* [rows_max][2 * cols_max] gate and up before SwiGLU, fp32 or bf16 */
 	float *attention_partials; /* see attention.cu */
 	uint32_t *attention_tickets;
 	bool capturing;
@@ -40,6 +43,13 @@ struct kn_matrix {
 	void *data;
 	uint64_t bytes;
 };
+
+/* Whether what an operation writes for the product with reader is kept in that matrix's type instead of fp32: such products round
+ * their input to it anyway. Those of one row take fp32. */
+static inline bool is_prepared_for(const struct kn_matrix *reader, int n_rows)
+{
+	return reader && n_rows > 1 && (reader->form == PACK_BF16 || reader->form == PACK_F16);
+}
 
 /* Checks a runtime call: `return cuda_status(cudaMalloc(…), "device memory", err)`. */
 enum status cuda_status(cudaError_t error, const char *what, struct err *err);
@@ -89,6 +99,11 @@ static __device__ __forceinline__ void dependency_release(void)
 #if __CUDA_ARCH__ >= 900
 	asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
+}
+
+static __device__ __forceinline__ float swiglu(float gate, float up)
+{
+	return gate / (1.0f + __expf(-gate)) * up;
 }
 
 static __device__ __forceinline__ float warp_sum(float value)

@@ -113,6 +113,18 @@ static __device__ __forceinline__ void store_four(__nv_bfloat16 *to, float4 v)
 	((__nv_bfloat162 *)to)[1] = __floats2bfloat162_rn(v.z, v.w);
 }
 
+static __device__ __forceinline__ float square_sum(float4 v)
+{
+	return fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, v.w * v.w)));
+}
+
+static __device__ __forceinline__ float4 scaled(float4 v, float scale, float4 w)
+{
+	return make_float4(v.x * scale * w.x, v.y * scale * w.y, v.z * scale * w.z, v.w * scale * w.w);
+}
+
+#define HELD 4 /* values of four that a thread keeps between the two passes of a norm: all of a row of 4096 */
+
 /* Block: row blockIdx.x, every gridDim.y-th stretch of it; one block a row when it is normalised. Gathers by row_index, normalises
  * when norm_weight is given, converts to T. Columns are a multiple of 4. */
 template <typename T>
@@ -120,36 +132,46 @@ __global__ void __launch_bounds__(THREADS) prepare_kernel(
 	const float *x, int64_t x_stride, const int32_t *row_index, const float *norm_weight, float eps, int cols, T *out)
 {
 	__shared__ float partial[THREADS / CUDA_WARP];
+	const int begin = (blockIdx.y * THREADS + threadIdx.x) * 4, step = gridDim.y * THREADS * 4;
+	float4 weight[HELD], held[HELD];
+#pragma unroll
+	for (int k = 0; k < HELD; k++)
+		if (norm_weight && begin + k * step < cols)
+			weight[k] = *(const float4 *)(norm_weight + begin + k * step);
 	dependency_release();
 	dependency_wait();
 	const int64_t row = row_index ? row_index[blockIdx.x] : blockIdx.x;
 	const float *from = x + row * x_stride;
 	T *to = out + blockIdx.x * (int64_t)cols;
-	const int begin = (blockIdx.y * THREADS + threadIdx.x) * 4, step = gridDim.y * THREADS * 4;
 	if (!norm_weight) {
 		for (int i = begin; i < cols; i += step)
 			store_four(to + i, *(const float4 *)(from + i));
 		return;
 	}
 	float squares = 0.0f;
-#pragma unroll 4
-	for (int i = begin; i < cols; i += step) {
-		const float4 v = *(const float4 *)(from + i);
-		squares = fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, fmaf(v.w, v.w, squares))));
+#pragma unroll
+	for (int k = 0; k < HELD; k++) {
+		const int i = begin + k * step;
+		held[k] = i < cols ? *(const float4 *)(from + i) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+		squares += square_sum(held[k]);
 	}
+	for (int i = begin + HELD * step; i < cols; i += step)
+		squares += square_sum(*(const float4 *)(from + i));
 	squares = warp_sum(squares);
 	if (threadIdx.x % CUDA_WARP == 0)
 		partial[threadIdx.x / CUDA_WARP] = squares;
 	__syncthreads();
 	float total = 0.0f;
+#pragma unroll
 	for (int i = 0; i < THREADS / CUDA_WARP; i++)
 		total += partial[i];
 	const float scale = 1.0f / sqrtf(total / (float)cols + eps);
-#pragma unroll 4
-	for (int i = begin; i < cols; i += step) {
-		const float4 v = *(const float4 *)(from + i), w = *(const float4 *)(norm_weight + i);
-		store_four(to + i, make_float4(v.x * scale * w.x, v.y * scale * w.y, v.z * scale * w.z, v.w * scale * w.w));
-	}
+#pragma unroll
+	for (int k = 0; k < HELD; k++)
+		if (begin + k * step < cols)
+			store_four(to + begin + k * step, scaled(held[k], scale, weight[k]));
+	for (int i = begin + HELD * step; i < cols; i += step)
+		store_four(to + i, scaled(*(const float4 *)(from + i), scale, *(const float4 *)(norm_weight + i)));
 }
 
 template <typename T> static cudaError_t prepare(struct kn_backend *backend, const struct kn_matmul *args, int n_rows)
@@ -172,20 +194,65 @@ cudaError_t elementwise_prepare(struct kn_backend *backend, const struct kn_matm
 	}
 }
 
-/* A row of product is the gates, then as many ups. */
-__global__ void __launch_bounds__(THREADS) swiglu_kernel(const float *product, float *y, int64_t y_stride, int64_t cols)
+cudaError_t elementwise_input(
+	struct kn_backend *backend, const struct kn_matmul *args, int n_rows, const void **x, int64_t *x_stride)
+{
+	if (args->x_for_w && is_prepared_for(args->w, n_rows)) {
+		ASSERT(!args->norm_weight && !args->row_index);
+		*x = args->x;
+		*x_stride = args->x_stride;
+		return cudaSuccess;
+	}
+	*x = backend->prepared;
+	*x_stride = args->w->cols;
+	return elementwise_prepare(backend, args, args->w->form, n_rows);
+}
+
+/* COUNT neighbours in loads and stores as wide as they are aligned. */
+template <typename T, int COUNT> struct alignas(COUNT * sizeof(T) < 16 ? COUNT * sizeof(T) : 16) neighbours {
+	T value[COUNT];
+};
+
+/* A row of product is the gates, then as many ups. Thread: COUNT neighbours of a row. */
+template <typename P, typename T, int COUNT>
+__global__ void __launch_bounds__(THREADS) swiglu_kernel(const P *product, T *y, int64_t y_stride, int64_t cols)
 {
 	dependency_release();
 	dependency_wait();
-	const float *gate = product + blockIdx.y * 2 * cols, *up = gate + cols;
-	for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < cols; i += (int64_t)gridDim.x * THREADS) {
-		y[blockIdx.y * y_stride + i] = gate[i] / (1.0f + __expf(-gate[i])) * up[i];
-	}
+	const int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * COUNT;
+	if (i >= cols)
+		return;
+	const P *line = product + (int64_t)blockIdx.y * 2 * cols + i;
+	const struct neighbours<P, COUNT> gate = *(const struct neighbours<P, COUNT> *)line,
+					  up = *(const struct neighbours<P, COUNT> *)(line + cols);
+	struct neighbours<T, COUNT> out;
+#pragma unroll
+	for (int k = 0; k < COUNT; k++)
+		out.value[k] = (T)swiglu((float)gate.value[k], (float)up.value[k]);
+	*(struct neighbours<T, COUNT> *)(y + (int64_t)blockIdx.y * y_stride + i) = out;
 }
 
-cudaError_t elementwise_swiglu(
-	struct kn_backend *backend, const float *product, float *y, int64_t y_stride, int64_t cols, int n_rows)
+template <typename P, typename T> static cudaError_t launch_swiglu(struct kn_backend *backend, T *y, int64_t y_stride, int64_t cols, int n_rows)
 {
-	dim3 grid((unsigned)((cols + THREADS - 1) / THREADS), n_rows);
-	return launch_dependent(backend->stream, grid, dim3(THREADS), 0, swiglu_kernel, product, y, y_stride, cols);
+	const int count = cols % 8 == 0 && y_stride % 8 == 0 && (uintptr_t)y % 16 == 0 ? 8 : 1;
+	dim3 grid((unsigned)((cols + THREADS * count - 1) / (THREADS * count)), n_rows);
+	return launch_dependent(backend->stream, grid, dim3(THREADS), 0, count == 8 ? swiglu_kernel<P, T, 8> : swiglu_kernel<P, T, 1>,
+		(const P *)backend->product, y, y_stride, cols);
+}
+
+template <typename T> static cudaError_t swiglu_of(struct kn_backend *backend, const struct kn_matmul *args, int n_rows)
+{
+	const int64_t cols = args->w->rows / 2;
+	if (args->w->form == PACK_BF16)
+		return launch_swiglu<__nv_bfloat16, T>(backend, (T *)args->y, args->y_stride, cols, n_rows);
+	return launch_swiglu<float, T>(backend, (T *)args->y, args->y_stride, cols, n_rows);
+}
+
+cudaError_t elementwise_swiglu(struct kn_backend *backend, const struct kn_matmul *args, int n_rows)
+{
+	if (!is_prepared_for(args->reader, n_rows))
+		return swiglu_of<float>(backend, args, n_rows);
+	if (args->reader->form == PACK_BF16)
+		return swiglu_of<__nv_bfloat16>(backend, args, n_rows);
+	return swiglu_of<__half>(backend, args, n_rows);
 }

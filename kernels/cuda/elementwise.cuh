@@ -4,11 +4,15 @@
 
 #include "kernels/cuda/device.cuh"
 
-/* backend->prepared[n_rows][w.cols] in the weights' own type, from args' x (gathered, normalised). */
+/* backend->prepared[n_rows][w.cols] in a 16-bit or fp32 form, from args' x (gathered, normalised). */
 cudaError_t elementwise_prepare(struct kn_backend *backend, const struct kn_matmul *args, enum pack_form form, int n_rows);
 
-/* y[row][i] = silu(product[row][i]) * product[row][cols + i] for i < cols. */
-cudaError_t elementwise_swiglu(
-	struct kn_backend *backend, const float *product, float *y, int64_t y_stride, int64_t cols, int n_rows);
+/* The input of a product in the weights' own type: args' x where an operation left it so, else prepared. */
+cudaError_t elementwise_input(
+	struct kn_backend *backend, const struct kn_matmul *args, int n_rows, const void **x, int64_t *x_stride);
+
+/* args' y[row][i] = silu(product[row][i]) * product[row][w.rows / 2 + i], from backend->product: bf16 for bf16 weights, which
+ * rounds no more than their inputs are, else fp32. */
+cudaError_t elementwise_swiglu(struct kn_backend *backend, const struct kn_matmul *args, int n_rows);
 
 #endif

@@ -12,11 +12,12 @@
 #define FEW_CHUNK 64 /* columns that a warp takes at a time: a whole 128-byte line of each row */
 
 struct few_args {
-	const void *weights, *x; /* [rows][cols] and [n_rows][cols] of the same 16-bit type */
-	float *y;
-	int64_t cols, y_stride;
+	const void *weights, *x; /* [rows][cols] and [n_rows][x_stride] of the same 16-bit type */
+	void *y;
+	int64_t cols, x_stride, y_stride;
 	int rows, n_rows;
 	enum kn_epilogue epilogue;
+	bool y_prepared; /* y in the weights' type, else fp32 */
 };
 
 /* Row of the matrix that is line `line` of a block's LINES: with SwiGLU the upper half of each 16 are ups of the lower half's
@@ -39,6 +40,18 @@ template <enum pack_form FORM> static __device__ __forceinline__ void mma(float 
 		mma_bf16(c, a, b0, b1);
 	else
 		mma_f16(c, a, b0, b1);
+}
+
+template <enum pack_form FORM> static __device__ __forceinline__ void few_store(const struct few_args &a, int64_t at, float value)
+{
+	if (a.epilogue == KN_ADD)
+		((float *)a.y)[at] += value;
+	else if (!a.y_prepared)
+		((float *)a.y)[at] = value;
+	else if (FORM == PACK_BF16)
+		((__nv_bfloat16 *)a.y)[at] = __float2bfloat16_rn(value);
+	else
+		((__half *)a.y)[at] = __float2half_rn(value);
 }
 
 /* Weights of one chunk: MATRICES tiles of 16 rows, lines g and g + 8 of each, two stretches of 32 columns. */
@@ -81,7 +94,7 @@ __global__ void __launch_bounds__(WARPS *CUDA_WARP, BLOCKS_PER_SM) few_kernel(co
 	const uint16_t *x_at[TILES];
 #pragma unroll
 	for (int n = 0; n < TILES; n++)
-		x_at[n] = (const uint16_t *)a.x + min(n * 8 + g, a.n_rows - 1) * a.cols;
+		x_at[n] = (const uint16_t *)a.x + min(n * 8 + g, a.n_rows - 1) * a.x_stride;
 	float sums[MATRICES][TILES][4] = {};
 #pragma unroll 2
 	for (int64_t chunk = warp * FEW_CHUNK; chunk < a.cols;
@@ -133,11 +146,9 @@ __global__ void __launch_bounds__(WARPS *CUDA_WARP, BLOCKS_PER_SM) few_kernel(co
 #pragma unroll
 			for (int w = 0; w < WARPS; w++)
 				up += partial[w][line + 8][row];
-			a.y[row * a.y_stride + (first_line + line) / 16 * 8 + line % 8] = value / (1.0f + __expf(-value)) * up;
-		} else if (a.epilogue == KN_ADD) {
-			a.y[row * a.y_stride + first_line + line] += value;
+			few_store<FORM>(a, row * a.y_stride + (first_line + line) / 16 * 8 + line % 8, swiglu(value, up));
 		} else {
-			a.y[row * a.y_stride + first_line + line] = value;
+			few_store<FORM>(a, row * a.y_stride + first_line + line, value);
 		}
 	}
 }
@@ -157,12 +168,12 @@ enum status kn_cuda_few(struct kn_backend *backend, const struct kn_matmul *args
 {
 	const struct kn_matrix *w = args->w;
 	ASSERT(n_rows <= FEW_ROWS_MAX && w->form != PACK_F32);
-	cudaError_t error = elementwise_prepare(backend, args, w->form, n_rows);
+	struct few_args few = {};
+	cudaError_t error = elementwise_input(backend, args, n_rows, &few.x, &few.x_stride);
 	if (error)
 		return cuda_status(error, "input of a matrix product", err);
-	struct few_args few = {};
 	few.weights = w->data;
-	few.x = backend->prepared;
+	few.y_prepared = is_prepared_for(args->reader, n_rows);
 	few.y = args->y;
 	few.cols = w->cols;
 	few.y_stride = args->y_stride;

@@ -15,14 +15,20 @@ static cudaDataType_t data_type(enum pack_form form)
 }
 
 /* The library is column-major: row-major y[n, rows] = x[n, cols] * w[rows, cols]^T is its Y[rows, n] = W^T * X. */
-static cublasStatus_t make_layouts(const struct kn_matrix *w, int n_rows, int64_t y_stride, struct gemm_choice *out)
+static cublasStatus_t make_layouts(const struct gemm_shape *shape, struct gemm_choice *out)
 {
-	cublasStatus_t status = cublasLtMatrixLayoutCreate(&out->w, data_type(w->form), w->cols, w->rows, w->cols);
+	cublasStatus_t status = cublasLtMatrixLayoutCreate(&out->w, data_type(shape->form), shape->cols, shape->rows, shape->cols);
 	if (status == CUBLAS_STATUS_SUCCESS)
-		status = cublasLtMatrixLayoutCreate(&out->x, data_type(w->form), w->cols, n_rows, w->cols);
+		status = cublasLtMatrixLayoutCreate(&out->x, data_type(shape->form), shape->cols, shape->n_rows, shape->x_stride);
 	if (status == CUBLAS_STATUS_SUCCESS)
-		status = cublasLtMatrixLayoutCreate(&out->y, CUDA_R_32F, w->rows, n_rows, y_stride);
+		status = cublasLtMatrixLayoutCreate(&out->y, data_type(shape->y_form), shape->rows, shape->n_rows, shape->y_stride);
 	return status;
+}
+
+static bool same_shape(const struct gemm_shape *a, const struct gemm_shape *b)
+{
+	return a->form == b->form && a->y_form == b->y_form && a->rows == b->rows && a->cols == b->cols && a->n_rows == b->n_rows &&
+		a->x_stride == b->x_stride && a->y_stride == b->y_stride;
 }
 
 static void release_layouts(struct gemm_choice *choice)
@@ -37,21 +43,17 @@ static void release_layouts(struct gemm_choice *choice)
 }
 
 /* Asks the library's heuristic once per shape and keeps the answer: a table of GEMM_CHOICES_MAX entries, replaced round robin. */
-static cublasStatus_t find_choice(
-	struct kn_backend *backend, const struct kn_matrix *w, int n_rows, int64_t y_stride, struct gemm_choice **out)
+static cublasStatus_t find_choice(struct kn_backend *backend, const struct gemm_shape *shape, struct gemm_choice **out)
 {
 	struct gemm_cache *cache = backend->gemm;
-	for (int i = 0; i < cache->n_choices; i++) {
-		struct gemm_choice *choice = &cache->choices[i];
-		if (choice->form == w->form && choice->rows == w->rows && choice->cols == w->cols && choice->n_rows == n_rows &&
-			choice->y_stride == y_stride) {
-			*out = choice;
+	for (int i = 0; i < cache->n_choices; i++)
+		if (same_shape(&cache->choices[i].shape, shape)) {
+			*out = &cache->choices[i];
 			return CUBLAS_STATUS_SUCCESS;
 		}
-	}
 	struct gemm_choice *choice = &cache->choices[cache->next];
 	release_layouts(choice);
-	cublasStatus_t status = make_layouts(w, n_rows, y_stride, choice);
+	cublasStatus_t status = make_layouts(shape, choice);
 	if (status != CUBLAS_STATUS_SUCCESS)
 		return status;
 	cublasLtMatmulPreference_t preference;
@@ -70,11 +72,7 @@ static cublasStatus_t find_choice(
 	if (status != CUBLAS_STATUS_SUCCESS)
 		return status;
 	choice->algorithm = result.algo;
-	choice->form = w->form;
-	choice->rows = w->rows;
-	choice->cols = w->cols;
-	choice->n_rows = n_rows;
-	choice->y_stride = y_stride;
+	choice->shape = *shape;
 	cache->next = (cache->next + 1) % GEMM_CHOICES_MAX;
 	if (cache->n_choices < GEMM_CHOICES_MAX)
 		cache->n_choices++;
@@ -85,26 +83,30 @@ static cublasStatus_t find_choice(
 enum status kn_cuda_gemm(struct kn_backend *backend, const struct kn_matmul *args, int n_rows, struct err *err)
 {
 	const struct kn_matrix *w = args->w;
-	const bool swiglu = args->epilogue == KN_SWIGLU;
-	float *y = swiglu ? backend->product : args->y;
-	const int64_t y_stride = swiglu ? w->rows : args->y_stride;
+	const bool gated = args->epilogue == KN_SWIGLU;
 	const float one = 1.0f, keep = args->epilogue == KN_ADD ? 1.0f : 0.0f;
-	cudaError_t error = elementwise_prepare(backend, args, w->form, n_rows);
+	const void *x;
+	void *y = gated ? backend->product : args->y;
+	struct gemm_shape shape = {};
+	shape.form = w->form;
+	shape.y_form = gated && w->form == PACK_BF16 ? PACK_BF16 : PACK_F32;
+	shape.rows = w->rows;
+	shape.cols = w->cols;
+	shape.n_rows = n_rows;
+	shape.y_stride = gated ? w->rows : args->y_stride;
+	ASSERT(gated || !is_prepared_for(args->reader, n_rows)); /* only SwiGLU and attention feed a product alone */
+	cudaError_t error = elementwise_input(backend, args, n_rows, &x, &shape.x_stride);
 	if (error)
 		return cuda_status(error, "input of a matrix product", err);
 	struct gemm_choice *choice;
-	cublasStatus_t status = find_choice(backend, w, n_rows, y_stride, &choice);
+	cublasStatus_t status = find_choice(backend, &shape, &choice);
 	if (status == CUBLAS_STATUS_SUCCESS)
-		status = cublasLtMatmul(backend->blas, backend->gemm->operation, &one, w->data, choice->w, backend->prepared,
-			choice->x, &keep, y, choice->y, y, choice->y, &choice->algorithm, backend->blas_workspace,
-			GEMM_WORKSPACE_BYTES, backend->stream);
+		status = cublasLtMatmul(backend->blas, backend->gemm->operation, &one, w->data, choice->w, x, choice->x, &keep, y,
+			choice->y, y, choice->y, &choice->algorithm, backend->blas_workspace, GEMM_WORKSPACE_BYTES, backend->stream);
 	if (status != CUBLAS_STATUS_SUCCESS)
 		return err_set(err, STATUS_UNAVAILABLE, "cuBLASLt refused a product of [%d, %lld] with [%lld, %lld]: %s", n_rows,
 			(long long)w->cols, (long long)w->rows, (long long)w->cols, cublasLtGetStatusString(status));
-	if (swiglu)
-		return cuda_status(
-			elementwise_swiglu(backend, backend->product, args->y, args->y_stride, w->rows / 2, n_rows), "swiglu", err);
-	return STATUS_OK;
+	return gated ? cuda_status(elementwise_swiglu(backend, args, n_rows), "swiglu", err) : STATUS_OK;
 }
 
 enum status gemm_cache_create(struct kn_backend *backend, struct gemm_cache *cache, struct err *err)

@@ -7,10 +7,14 @@
 #define GEMM_WORKSPACE_BYTES ((size_t)32 << 20) /* what the library's documentation advises for Hopper */
 #define GEMM_CHOICES_MAX 512 /* guess: 5 shapes of a model times about 100 row counts */
 
-struct gemm_choice {
-	enum pack_form form;
-	int64_t rows, cols, y_stride;
+struct gemm_shape {
+	enum pack_form form, y_form;
+	int64_t rows, cols, x_stride, y_stride;
 	int n_rows;
+};
+
+struct gemm_choice {
+	struct gemm_shape shape;
 	cublasLtMatrixLayout_t w, x, y;
 	cublasLtMatmulAlgo_t algorithm;
 };

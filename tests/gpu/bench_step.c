@@ -132,7 +132,7 @@ static enum status step(struct model *m, int n_rows, int n_logits, struct err *e
 	enum status status = kn->embed(m->backend, m->embedding, m->tokens, n_rows, m->residual, s->hidden, err);
 	for (int i = 0; i < s->layers && !status; i++) {
 		char *keys = m->kv + 2 * (size_t)i * m->kv_layer_bytes;
-		struct kn_matmul qkv = {m->qkv[i], m->residual, s->hidden, m->norm, 1e-5f, KN_STORE, m->qkv_out, qkv_width, NULL};
+		struct kn_matmul qkv = {m->qkv[i], m->residual, s->hidden, m->norm, 1e-5f, KN_STORE, m->qkv_out, qkv_width, NULL, NULL, 0};
 		struct kn_attention attention = {.qkv = m->qkv_out,
 			.out = m->attended,
 			.n_heads = s->heads,
@@ -148,10 +148,12 @@ static enum status step(struct model *m, int n_rows, int n_logits, struct err *e
 			.block_tables = m->tables,
 			.block_table_stride = CONTEXT / KN_KV_BLOCK_TOKENS,
 			.rope_cos_sin = m->rope,
-			.scale = 0.1f};
-		struct kn_matmul o = {m->o[i], m->attended, attended, NULL, 0, KN_ADD, m->residual, s->hidden, NULL};
-		struct kn_matmul gate_up = {m->gate_up[i], m->residual, s->hidden, m->norm, 1e-5f, KN_SWIGLU, m->ffn, s->ffn, NULL};
-		struct kn_matmul down = {m->down[i], m->ffn, s->ffn, NULL, 0, KN_ADD, m->residual, s->hidden, NULL};
+			.scale = 0.1f,
+			.reader = m->o[i]};
+		struct kn_matmul o = {m->o[i], m->attended, attended, NULL, 0, KN_ADD, m->residual, s->hidden, NULL, NULL, 1};
+		struct kn_matmul gate_up = {m->gate_up[i], m->residual, s->hidden, m->norm, 1e-5f, KN_SWIGLU, m->ffn, s->ffn, NULL,
+			m->down[i], 0};
+		struct kn_matmul down = {m->down[i], m->ffn, s->ffn, NULL, 0, KN_ADD, m->residual, s->hidden, NULL, NULL, 1};
 		status = kn->matmul(m->backend, &qkv, n_rows, err);
 		if (!status && !m->without_attention)
 			status = kn->attention(m->backend, &attention, n_rows, err);
@@ -162,7 +164,7 @@ static enum status step(struct model *m, int n_rows, int n_logits, struct err *e
 		if (!status)
 			status = kn->matmul(m->backend, &down, n_rows, err);
 	}
-	struct kn_matmul head = {m->head, m->residual, s->hidden, m->norm, 1e-5f, KN_STORE, m->logits, s->vocab, NULL};
+	struct kn_matmul head = {m->head, m->residual, s->hidden, m->norm, 1e-5f, KN_STORE, m->logits, s->vocab, NULL, NULL, 0};
 	return status ? status : kn->matmul(m->backend, &head, n_logits, err);
 }
 

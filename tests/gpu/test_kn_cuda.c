@@ -95,7 +95,7 @@ static void run_matmul(const struct side *side, const struct kn_slice *slice, co
 	ok(side->kn->matrix_create(side->backend, slice, 1, &w, &err), &err);
 	float *dx = put(side, x, (size_t)n_rows * cols * 4), *dy = put(side, y_before, (size_t)n_rows * width * 4);
 	float *dnorm = norm ? put(side, norm, cols * 4) : NULL;
-	struct kn_matmul args = {w, dx, (int64_t)cols, dnorm, 1e-5f, epilogue, dy, (int64_t)width, NULL};
+	struct kn_matmul args = {w, dx, (int64_t)cols, dnorm, 1e-5f, epilogue, dy, (int64_t)width, NULL, NULL, 0};
 	struct kn_plan *plan = NULL;
 	if (planned)
 		ok(side->kn->plan_begin(side->backend, &err), &err);
@@ -134,6 +134,17 @@ static void products_agree_for_every_type_epilogue_and_row_count(void **state)
 		{96, 576, 8},
 		{320, 1536, 16},
 		{64, 264, 2},
+		{96, 576, 3},
+		{528, 2048, 7},
+		{64, 1536, 9},
+		{192, 4096, 15},
+		{160, 264, 17},
+		{320, 8192, 31},
+		{64, 1536, 65},
+		{416, 576, 127},
+		{256, 2048, 128},
+		{96, 1536, 129},
+		{640, 576, 300},
 	};
 	for (size_t t = 0; t < sizeof types / sizeof types[0]; t++)
 		for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++)
@@ -165,6 +176,95 @@ static void products_agree_for_every_type_epilogue_and_row_count(void **state)
 				mem_free(a);
 				mem_free(b);
 			}
+}
+
+/* y = up * silu(gate) of x, then out += down * y, with y left to the backend's own form or not. */
+static void run_ffn(const struct side *side, const struct kn_slice *gate_up, const struct kn_slice *down, const float *x, int n_rows,
+	bool linked, float *out)
+{
+	struct err err = {0};
+	struct kn_matrix *w[2];
+	size_t hidden = (size_t)gate_up->cols, ffn = (size_t)down->cols, bytes = (size_t)n_rows * hidden * 4;
+	ok(side->kn->matrix_create(side->backend, gate_up, 1, &w[0], &err), &err);
+	ok(side->kn->matrix_create(side->backend, down, 1, &w[1], &err), &err);
+	float *dx = put(side, x, bytes), *dout = put(side, x, bytes), *dy = put(side, NULL, (size_t)n_rows * ffn * 4);
+	struct kn_matmul first = {.w = w[0],
+		.x = dx,
+		.x_stride = (int64_t)hidden,
+		.epilogue = KN_SWIGLU,
+		.y = dy,
+		.y_stride = (int64_t)ffn,
+		.reader = linked ? w[1] : NULL};
+	struct kn_matmul second = {.w = w[1],
+		.x = dy,
+		.x_stride = (int64_t)ffn,
+		.epilogue = KN_ADD,
+		.y = dout,
+		.y_stride = (int64_t)hidden,
+		.x_for_w = linked};
+	ok(side->kn->matmul(side->backend, &first, n_rows, &err), &err);
+	ok(side->kn->matmul(side->backend, &second, n_rows, &err), &err);
+	ok(side->kn->to_host(side->backend, out, dout, bytes, &err), &err);
+	side->kn->release(side->backend, dx, bytes);
+	side->kn->release(side->backend, dout, bytes);
+	side->kn->release(side->backend, dy, (size_t)n_rows * ffn * 4);
+	side->kn->matrix_destroy(side->backend, w[0]);
+	side->kn->matrix_destroy(side->backend, w[1]);
+}
+
+static void a_product_written_for_its_reader_gives_the_same_end(void **state)
+{
+	enum { HIDDEN = 576, FFN = 1536 };
+	static const enum dtype types[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F32, DTYPE_Q8_0};
+	static const int rows[] = {1, 2, 9, 100, 200};
+	for (size_t t = 0; t < sizeof types / sizeof types[0]; t++)
+		for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+			uint64_t bytes;
+			int n = rows[i];
+			void *data = weights(types[t], (int64_t)2 * FFN * HIDDEN, &bytes);
+			float *x = normals(5, (size_t)n * HIDDEN), *a = mem_calloc((size_t)n * HIDDEN, 4),
+			      *b = mem_calloc((size_t)n * HIDDEN, 4);
+			struct kn_slice gate_up = {types[t], data, 2 * FFN, HIDDEN, 0, 2 * FFN, 0, HIDDEN};
+			struct kn_slice down = {types[t], data, HIDDEN, FFN, 0, HIDDEN, 0, FFN};
+			for (int linked = 0; linked < 2; linked++) {
+				run_ffn(&cpu, &gate_up, &down, x, n, linked, b);
+				run_ffn(&gpu, &gate_up, &down, x, n, linked, a);
+				double d = distance(a, b, (size_t)n * HIDDEN);
+				if (d > (n == 1 ? TOLERANCE_ONE_ROW : TOLERANCE_ROWS))
+					fail_msg("%s, %d rows, linked %d: relative error %g", dtype_name(types[t]), n, linked, d);
+			}
+			mem_free(data);
+			mem_free(x);
+			mem_free(a);
+			mem_free(b);
+		}
+}
+
+/* Of 2 to 16 rows everywhere, to 128 on Hopper. */
+static void a_row_has_the_same_bits_among_any_number_of_rows(void **state)
+{
+	enum { ROWS = 640, COLS = 1096, MOST = 128 };
+	static const int counts[] = {2, 3, 5, 8, 9, 16, 17, 32, 33, 64, 65, 127};
+	int most = strstr(gpu.kn->describe(gpu.backend), "sm_90") ? MOST : 16;
+	uint64_t bytes;
+	void *data = weights(DTYPE_BF16, ROWS * COLS, &bytes);
+	float *x = normals(3, (size_t)MOST * COLS), *norm = normals(8, COLS), *zeros = mem_calloc((size_t)MOST * ROWS, 4);
+	float *all = mem_calloc((size_t)MOST * ROWS, 4), *some = mem_calloc((size_t)MOST * ROWS, 4);
+	struct kn_slice slice = {DTYPE_BF16, data, ROWS, COLS, 0, ROWS, 0, COLS};
+	for (int epilogue = KN_STORE; epilogue <= KN_SWIGLU; epilogue++) {
+		size_t width = epilogue == KN_SWIGLU ? ROWS / 2 : ROWS;
+		run_matmul(&gpu, &slice, x, norm, epilogue, most, false, zeros, all);
+		for (size_t i = 0; i < sizeof counts / sizeof counts[0] && counts[i] <= most; i++) {
+			run_matmul(&gpu, &slice, x, norm, epilogue, counts[i], false, zeros, some);
+			assert_memory_equal(some, all, (size_t)counts[i] * width * 4);
+		}
+	}
+	mem_free(data);
+	mem_free(x);
+	mem_free(norm);
+	mem_free(zeros);
+	mem_free(all);
+	mem_free(some);
 }
 
 #define BLOCKS 200
@@ -245,6 +345,8 @@ static void attention_agrees_whole_in_chunks_and_step_by_step(void **state)
 		{8, 1, 256, 0, KN_KV_F32},
 		{5, 1, 64, 0, KN_KV_F16},
 		{14, 2, 64, 0, KN_KV_F32},
+		{24, 3, 128, 1, KN_KV_F16},
+		{4, 4, 64, 0, KN_KV_F16},
 	};
 	const int length = 700;
 	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -253,10 +355,15 @@ static void attention_agrees_whole_in_chunks_and_step_by_step(void **state)
 		       count = (size_t)length * (size_t)c->heads * (size_t)c->head_dim;
 		float *qkv = normals(20 + i, (size_t)length * width), *a = mem_calloc(count, 4), *b = mem_calloc(count, 4);
 		run_attention(&cpu, c, qkv, length, 250, b);
-		run_attention(&gpu, c, qkv, length, 1000, a);
-		double d = distance(a, b, count);
-		if (d > 1e-3)
-			fail_msg("%d heads, %d KV heads of %d: relative error %g", c->heads, c->kv_heads, c->head_dim, d);
+		static const int chunks[] = {1000, 350, 129};
+		double d = 0;
+		for (size_t k = 0; k < sizeof chunks / sizeof chunks[0]; k++) {
+			run_attention(&gpu, c, qkv, length, chunks[k], a);
+			d = distance(a, b, count);
+			if (d > 1e-3)
+				fail_msg("%d heads, %d KV heads of %d, chunks of %d: relative error %g", c->heads, c->kv_heads,
+					c->head_dim, chunks[k], d);
+		}
 		/* Steps of few rows give the same bits however they are cut. */
 		run_attention(&gpu, c, qkv, length, 100, a);
 		run_attention(&gpu, c, qkv, length, 7, b);
@@ -269,6 +376,102 @@ static void attention_agrees_whole_in_chunks_and_step_by_step(void **state)
 		mem_free(a);
 		mem_free(b);
 	}
+}
+
+/* One step with rows of three sequences: [begin, end) of each, after their first begin tokens were fed on their own. */
+static void run_mixed(const struct side *side, const struct attention_case *c, const float *qkv, const int (*spans)[2], float *out)
+{
+	enum { SEQUENCES = 3, SLOT_BLOCKS = 40 };
+	struct err err = {0};
+	size_t width = (size_t)(c->heads + 2 * c->kv_heads) * (size_t)c->head_dim,
+	       attended = (size_t)c->heads * (size_t)c->head_dim;
+	size_t cache_bytes = (size_t)BLOCKS * (size_t)c->kv_heads * KN_KV_BLOCK_TOKENS * (size_t)c->head_dim * 4;
+	int32_t table[SEQUENCES * SLOT_BLOCKS], map[64], positions[1024], slots[1024];
+	for (int i = 0; i < SEQUENCES * SLOT_BLOCKS; i++)
+		table[i] = (int32_t)(1 + (i * 37) % (BLOCKS - 1));
+	for (int i = 0; i < c->heads; i++)
+		map[i] = i * c->kv_heads / c->heads;
+	size_t rope_bytes = (size_t)(SLOT_BLOCKS * KN_KV_BLOCK_TOKENS * c->head_dim) * 4;
+	float *rope = mem_calloc(rope_bytes, 1), *lines = mem_calloc(1024 * width, 4);
+	kn_rope_table_fill(rope, SLOT_BLOCKS * KN_KV_BLOCK_TOKENS, c->head_dim, 10000, NULL);
+	struct kn_attention args = {.n_heads = c->heads,
+		.n_kv_heads = c->kv_heads,
+		.head_dim = c->head_dim,
+		.kv_head_of_head = put(side, map, sizeof map),
+		.uniform_groups = 1,
+		.k_cache = put(side, NULL, cache_bytes),
+		.v_cache = put(side, NULL, cache_bytes),
+		.kv_type = c->kv_type,
+		.block_tables = put(side, table, sizeof table),
+		.block_table_stride = SLOT_BLOCKS,
+		.rope_cos_sin = put(side, rope, rope_bytes),
+		.rope_interleaved = c->interleaved,
+		.scale = 1.0f / sqrtf((float)c->head_dim)};
+	float *dq = put(side, NULL, 1024 * width * 4), *dout = put(side, NULL, 1024 * attended * 4);
+	int32_t *dpositions = put(side, NULL, sizeof positions), *dslots = put(side, NULL, sizeof slots);
+	for (int pass = 0; pass < SEQUENCES + 1; pass++) {
+		int n = 0;
+		for (int s = pass < SEQUENCES ? pass : 0; s < (pass < SEQUENCES ? pass + 1 : SEQUENCES); s++)
+			for (int i = pass < SEQUENCES ? 0 : spans[s][0]; i < spans[s][pass < SEQUENCES ? 0 : 1]; i++) {
+				positions[n] = i;
+				slots[n] = s;
+				memcpy(lines + (size_t)n++ * width, qkv + (size_t)(s * 300 + i) * width, width * 4);
+			}
+		if (n == 0)
+			continue;
+		ok(side->kn->to_device(side->backend, dq, lines, (size_t)n * width * 4, &err), &err);
+		ok(side->kn->to_device(side->backend, dpositions, positions, sizeof positions, &err), &err);
+		ok(side->kn->to_device(side->backend, dslots, slots, sizeof slots, &err), &err);
+		args.qkv = dq;
+		args.out = dout;
+		args.positions = dpositions;
+		args.slots = dslots;
+		ok(side->kn->attention(side->backend, &args, n, &err), &err);
+		ok(side->kn->to_host(side->backend, out, dout, (size_t)n * attended * 4, &err), &err);
+	}
+	side->kn->release(side->backend, (void *)args.kv_head_of_head, sizeof map);
+	side->kn->release(side->backend, args.k_cache, cache_bytes);
+	side->kn->release(side->backend, args.v_cache, cache_bytes);
+	side->kn->release(side->backend, (void *)args.block_tables, sizeof table);
+	side->kn->release(side->backend, (void *)args.rope_cos_sin, rope_bytes);
+	side->kn->release(side->backend, dq, 1024 * width * 4);
+	side->kn->release(side->backend, dout, 1024 * attended * 4);
+	side->kn->release(side->backend, dpositions, sizeof positions);
+	side->kn->release(side->backend, dslots, sizeof slots);
+	mem_free(rope);
+	mem_free(lines);
+}
+
+static void attention_agrees_for_steps_of_several_sequences(void **state)
+{
+	static const struct attention_case cases[] = {
+		{32, 8, 128, 0, KN_KV_F16},
+		{9, 3, 64, 1, KN_KV_F16},
+		{8, 8, 96, 1, KN_KV_F16},
+	};
+	static const int spans[][3][2] = {
+		{{0, 300}, {17, 18}, {100, 170}}, /* a prefill, a decoded row, a chunk after a prefix */
+		{{15, 16}, {16, 17}, {127, 300}}, /* block edges */
+		{{0, 33}, {128, 129}, {255, 257}}, /* few rows */
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+		for (size_t k = 0; k < sizeof spans / sizeof spans[0]; k++) {
+			const struct attention_case *c = &cases[i];
+			size_t width = (size_t)(c->heads + 2 * c->kv_heads) * (size_t)c->head_dim;
+			int n = 0;
+			for (int s = 0; s < 3; s++)
+				n += spans[k][s][1] - spans[k][s][0];
+			size_t count = (size_t)n * (size_t)c->heads * (size_t)c->head_dim;
+			float *qkv = normals(40 + i, 900 * width), *a = mem_calloc(count * 4, 4), *b = mem_calloc(count * 4, 4);
+			run_mixed(&cpu, c, qkv, spans[k], b);
+			run_mixed(&gpu, c, qkv, spans[k], a);
+			double d = distance(a, b, count);
+			if (d > 1e-3)
+				fail_msg("%d heads of %d, step %d: relative error %g", c->heads, c->head_dim, (int)k, d);
+			mem_free(qkv);
+			mem_free(a);
+			mem_free(b);
+		}
 }
 
 static void embedding_and_addition_agree(void **state)
@@ -310,6 +513,9 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(products_agree_for_every_type_epilogue_and_row_count),
+		cmocka_unit_test(a_product_written_for_its_reader_gives_the_same_end),
+		cmocka_unit_test(a_row_has_the_same_bits_among_any_number_of_rows),
+		cmocka_unit_test(attention_agrees_for_steps_of_several_sequences),
 		cmocka_unit_test(attention_agrees_whole_in_chunks_and_step_by_step),
 		cmocka_unit_test(embedding_and_addition_agree),
 	};

@@ -1,0 +1,369 @@
+/* Attention of many rows of one sequence over the paged fp16 cache on Hopper: warpgroup products, keys and values by bulk copies.
+ *
+ * The arithmetic is attention_prefill.cu's: q and the weights rounded to fp16, online softmax, fp32 sums. As in FlashAttention-3
+ * (arXiv 2407.08608), one warp asks for keys and values, two warpgroups of 64 lines each take turns at the tensor cores, and the
+ * scores of one tile are multiplied while the weights of the tile before meet their values. The cache lies so that a stretch of a
+ * block is a part of a swizzled tile (see cache_place). */
+#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/hopper.cuh"
+
+#define FLASH_KEYS 128 /* of one tile: eight blocks of the cache */
+#define FLASH_BLOCKS (FLASH_KEYS / KN_KV_BLOCK_TOKENS)
+#define FLASH_STAGES 2
+#define FLASH_GROUPS 2 /* multiplying warpgroups; one more in front of them asks for tiles */
+#define FLASH_CONSUMERS (FLASH_GROUPS * HOPPER_GROUP_THREADS)
+#define FLASH_THREADS (FLASH_CONSUMERS + HOPPER_GROUP_THREADS)
+#define FLASH_GROUP_LINES 64
+#define FLASH_REGISTERS_COPYING 24
+#define FLASH_REGISTERS_MULTIPLYING 240 /* 24 + 2 * 240 a lane fill a processor's 512 */
+
+enum flash_barrier { FLASH_QUERIES = 1, FLASH_TURN /* and one more: each group's turn at the tensor cores */ };
+
+template <int HEAD_DIM> struct flash_shape {
+	static constexpr int PARTS = HEAD_DIM / CACHE_PART; /* stretches of 128 bytes of a line */
+	static constexpr int BLOCK_PART_BYTES = KN_KV_BLOCK_TOKENS * HOPPER_LINE_BYTES;
+	static constexpr int PART_BYTES = FLASH_KEYS * HOPPER_LINE_BYTES, TILE_BYTES = PARTS * PART_BYTES;
+	static constexpr int QUERY_PART_BYTES = PREFILL_LINES * HOPPER_LINE_BYTES, QUERY_BYTES = PARTS * QUERY_PART_BYTES;
+	static constexpr int SHARED_BYTES = QUERY_BYTES + 2 * FLASH_STAGES * TILE_BYTES + HOPPER_ATOM_BYTES; /* for alignment */
+};
+
+/* Shared memory of a block, as addresses: queries, and stages of keys and of values. */
+struct flash_shared {
+	uint32_t query, keys, values;
+	uint64_t *full_keys, *full_values, *empty_keys, *empty_values; /* [FLASH_STAGES] */
+};
+
+/* What one block works on. */
+struct flash_tile {
+	int first_row, n_lines, first_position, last_position, n_tiles;
+	const int32_t *table;
+	struct attention_heads heads;
+};
+
+/* The copying warp. Past the last block that one is read again: its keys are masked. */
+template <int HEAD_DIM>
+static __device__ __forceinline__ void request_all(
+	const struct kn_attention &a, const struct flash_tile &tile, const struct flash_shared &shared)
+{
+	using shape = flash_shape<HEAD_DIM>;
+	const int lane = threadIdx.x, last_block = tile.last_position / KN_KV_BLOCK_TOKENS;
+	const int part = lane / FLASH_BLOCKS, number = lane % FLASH_BLOCKS;
+#pragma unroll 1
+	for (int t = 0; t < tile.n_tiles; t++) {
+		const int stage = t % FLASH_STAGES, parity = t / FLASH_STAGES % 2;
+		const int32_t block = tile.table[min(t * FLASH_BLOCKS + number, last_block)];
+		const int64_t from = cache_at(a, block, tile.heads.kv_head) + part * (KN_KV_BLOCK_TOKENS * CACHE_PART);
+		const uint32_t to = stage * shape::TILE_BYTES + part * shape::PART_BYTES + number * shape::BLOCK_PART_BYTES;
+		if (t >= FLASH_STAGES)
+			barrier_wait(&shared.empty_keys[stage], parity ^ 1);
+		if (lane == 0)
+			barrier_expect(&shared.full_keys[stage], shape::TILE_BYTES);
+		__syncwarp();
+		if (part < shape::PARTS)
+			bulk_copy(shared.keys + to, (const __half *)a.k_cache + from, shape::BLOCK_PART_BYTES,
+				&shared.full_keys[stage]);
+		if (t >= FLASH_STAGES)
+			barrier_wait(&shared.empty_values[stage], parity ^ 1);
+		if (lane == 0)
+			barrier_expect(&shared.full_values[stage], shape::TILE_BYTES);
+		__syncwarp();
+		if (part < shape::PARTS)
+			bulk_copy(shared.values + to, (const __half *)a.v_cache + from, shape::BLOCK_PART_BYTES,
+				&shared.full_values[stage]);
+	}
+}
+
+/* Four pairs of q from pair on, rotated and scaled: x and y hold the pairs' elements. */
+static __device__ __forceinline__ void load_query(
+	const struct kn_attention &a, const float *q, int position, int pair, float (&x)[4], float (&y)[4])
+{
+	const float scale = a.scale * LOG2_E;
+	const float4 low = *(const float4 *)(q + (a.rope_interleaved ? 2 * pair : pair));
+	const float4 high = *(const float4 *)(q + (a.rope_interleaved ? 2 * pair + 4 : pair + a.head_dim / 2));
+	const float4 *turns = (const float4 *)(a.rope_cos_sin + (int64_t)position * a.head_dim + 2 * pair);
+	const float4 first = turns[0], second = turns[1];
+	const float2 turn[4] = {{first.x, first.y}, {first.z, first.w}, {second.x, second.y}, {second.z, second.w}};
+	const float xs[4] = {low.x, a.rope_interleaved ? low.z : low.y, a.rope_interleaved ? high.x : low.z,
+		a.rope_interleaved ? high.z : low.w};
+	const float ys[4] = {a.rope_interleaved ? low.y : high.x, a.rope_interleaved ? low.w : high.y,
+		a.rope_interleaved ? high.y : high.z, high.w};
+#pragma unroll
+	for (int k = 0; k < 4; k++) {
+		const float2 value = rotate(xs[k], ys[k], turn[k]);
+		x[k] = value.x * scale;
+		y[k] = value.y * scale;
+	}
+}
+
+/* Byte of element d of line number line among the queries. */
+template <int HEAD_DIM> static __device__ __forceinline__ int query_place(int line, int d)
+{
+	return d / CACHE_PART * flash_shape<HEAD_DIM>::QUERY_PART_BYTES + line * HOPPER_LINE_BYTES +
+		((d % CACHE_PART / 8) ^ (line % 8)) * 16 + d % 8 * 2;
+}
+
+/* The multiplying threads: q of all lines as a swizzled tile; lines past the last are zero. */
+template <int HEAD_DIM>
+static __device__ __forceinline__ void fill_queries(
+	const struct kn_attention &a, const struct flash_tile &tile, uint8_t *query, int thread)
+{
+	constexpr int QUADS = HEAD_DIM / 8;
+#pragma unroll 2
+	for (int i = thread; i < PREFILL_LINES * QUADS; i += FLASH_CONSUMERS) {
+		const int line = i / QUADS, pair = i % QUADS * 4, row = line / tile.heads.count;
+		float x[4] = {}, y[4] = {};
+		if (line < tile.n_lines)
+			load_query(a,
+				a.qkv + (int64_t)(tile.first_row + row) * ((a.n_heads + 2 * a.n_kv_heads) * HEAD_DIM) +
+					(tile.heads.first + line % tile.heads.count) * HEAD_DIM,
+				tile.first_position + row, pair, x, y);
+		if (a.rope_interleaved) {
+			*(uint4 *)(query + query_place<HEAD_DIM>(line, 2 * pair)) = make_uint4(
+				pack_f16(x[0], y[0]), pack_f16(x[1], y[1]), pack_f16(x[2], y[2]), pack_f16(x[3], y[3]));
+		} else {
+			*(uint2 *)(query + query_place<HEAD_DIM>(line, pair)) =
+				make_uint2(pack_f16(x[0], x[1]), pack_f16(x[2], x[3]));
+			*(uint2 *)(query + query_place<HEAD_DIM>(line, pair + HEAD_DIM / 2)) =
+				make_uint2(pack_f16(y[0], y[1]), pack_f16(y[2], y[3]));
+		}
+	}
+	publish_shared();
+	named_sync(FLASH_QUERIES, FLASH_CONSUMERS);
+}
+
+/* A multiplying thread's lines g and g + 8 of its warp's 16. */
+struct flash_lines {
+	int seen[2]; /* last key that the line may see */
+	float peak[2], sum[2]; /* sum: of this lane's keys; lanes are added at the end */
+};
+
+/* Scores of a group's lines with the keys of one tile. */
+template <int HEAD_DIM> static __device__ __forceinline__ void score_tile(float (&score)[64], uint32_t query, uint32_t keys)
+{
+	using shape = flash_shape<HEAD_DIM>;
+	products_begin();
+#pragma unroll
+	for (int d = 0; d < HEAD_DIM; d += 16) {
+		const int part = d / CACHE_PART, inside = d % CACHE_PART * 2;
+		product_f16(score, tile_along_depth(query + part * shape::QUERY_PART_BYTES + inside),
+			tile_along_depth(keys + part * shape::PART_BYTES + inside), d > 0);
+	}
+	products_commit();
+}
+
+template <int HEAD_DIM>
+static __device__ __forceinline__ void add_values(float (&out)[HEAD_DIM / 2], const uint32_t (&weights)[8][4], uint32_t values)
+{
+	products_begin();
+#pragma unroll
+	for (int k = 0; k < FLASH_KEYS / 16; k++)
+		product_across_f16(out, weights[k],
+			tile_across_depth(values + k * (16 * HOPPER_LINE_BYTES), flash_shape<HEAD_DIM>::PART_BYTES));
+	products_commit();
+}
+
+/* Scores become weights in the running softmax; keep is what earlier results are worth now. */
+static __device__ __forceinline__ void soften(struct flash_lines &lines, float (&score)[64], int first_key, bool masked, float (&keep)[2])
+{
+	const int t = threadIdx.x % 4;
+	if (masked) {
+#pragma unroll
+		for (int i = 0; i < 64; i++)
+			if (first_key + i / 4 * 8 + 2 * t + i % 2 > lines.seen[i / 2 % 2])
+				score[i] = -INFINITY;
+	}
+#pragma unroll
+	for (int i = 0; i < 2; i++) {
+		float top = lines.peak[i], total = 0.0f;
+#pragma unroll
+		for (int n = 0; n < 16; n++)
+			top = fmaxf(top, fmaxf(score[4 * n + 2 * i], score[4 * n + 2 * i + 1]));
+		top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+		top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+		keep[i] = exp2_fast(lines.peak[i] - top);
+#pragma unroll
+		for (int n = 0; n < 16; n++)
+#pragma unroll
+			for (int c = 0; c < 2; c++) {
+				score[4 * n + 2 * i + c] = exp2_fast(score[4 * n + 2 * i + c] - top);
+				total += score[4 * n + 2 * i + c];
+			}
+		lines.peak[i] = top;
+		lines.sum[i] = lines.sum[i] * keep[i] + total;
+	}
+}
+
+static __device__ __forceinline__ void pack_weights(const float (&score)[64], uint32_t (&weights)[8][4])
+{
+#pragma unroll
+	for (int k = 0; k < 8; k++)
+#pragma unroll
+		for (int i = 0; i < 4; i++)
+			weights[k][i] = pack_f16(score[8 * k + 2 * i], score[8 * k + 2 * i + 1]);
+}
+
+/* One arrival of each warp: its group has read a stage. */
+static __device__ __forceinline__ void give_back(uint64_t *empty)
+{
+	if (threadIdx.x % CUDA_WARP == 0)
+		barrier_arrive(empty);
+}
+
+/* A multiplying warpgroup over all tiles of keys; out is not yet divided by the sums. The groups' turns keep one group's products
+ * under way while the other takes exponentials. */
+template <int HEAD_DIM>
+static __device__ __forceinline__ void attend_tiles(const struct flash_tile &tile, const struct flash_shared &shared, int group,
+	struct flash_lines &lines, float (&out)[HEAD_DIM / 2])
+{
+	using shape = flash_shape<HEAD_DIM>;
+	const uint32_t query = shared.query + group * (FLASH_GROUP_LINES * HOPPER_LINE_BYTES);
+	const int n_tiles = tile.n_tiles, unmasked = (tile.first_position + 1) / FLASH_KEYS; /* tiles that every line sees */
+	float score[64], keep[2];
+	uint32_t weights[8][4];
+	if (group == 1 && n_tiles > 1)
+		named_arrive(FLASH_TURN, FLASH_CONSUMERS);
+	barrier_wait(&shared.full_keys[0], 0);
+	score_tile<HEAD_DIM>(score, query, shared.keys);
+	products_wait<0>();
+	products_hold(score);
+	give_back(&shared.empty_keys[0]);
+	soften(lines, score, 0, unmasked == 0, keep);
+	pack_weights(score, weights);
+	products_hold(weights);
+#pragma unroll 1
+	for (int t = 1; t < n_tiles; t++) {
+		const int stage = t % FLASH_STAGES, before = (t - 1) % FLASH_STAGES;
+		named_sync(FLASH_TURN + group, FLASH_CONSUMERS);
+		barrier_wait(&shared.full_keys[stage], t / FLASH_STAGES % 2);
+		score_tile<HEAD_DIM>(score, query, shared.keys + stage * shape::TILE_BYTES);
+		barrier_wait(&shared.full_values[before], (t - 1) / FLASH_STAGES % 2);
+		add_values<HEAD_DIM>(out, weights, shared.values + before * shape::TILE_BYTES);
+		if (group == 0 || t + 1 < n_tiles)
+			named_arrive(FLASH_TURN + (1 - group), FLASH_CONSUMERS);
+		products_wait<1>();
+		products_hold(score);
+		give_back(&shared.empty_keys[stage]);
+		soften(lines, score, t * FLASH_KEYS, t >= unmasked, keep);
+		products_wait<0>();
+		products_hold(out);
+		give_back(&shared.empty_values[before]);
+#pragma unroll
+		for (int i = 0; i < HEAD_DIM / 2; i++)
+			out[i] *= keep[i / 2 % 2];
+		pack_weights(score, weights);
+		products_hold(out);
+		products_hold(weights);
+	}
+	barrier_wait(&shared.full_values[(n_tiles - 1) % FLASH_STAGES], (n_tiles - 1) / FLASH_STAGES % 2);
+	add_values<HEAD_DIM>(out, weights, shared.values + (n_tiles - 1) % FLASH_STAGES * shape::TILE_BYTES);
+	products_wait<0>();
+	products_hold(out);
+}
+
+/* A multiplying thread: rows of one sequence come in ascending position without gaps. Lines past the last see the first key, and
+ * are dropped. */
+template <int HEAD_DIM>
+static __device__ __forceinline__ void multiply_all(const struct kn_attention &a, const struct attention_cut &cut,
+	const struct flash_tile &tile, const struct flash_shared &shared, uint8_t *query)
+{
+	const int thread = threadIdx.x - HOPPER_GROUP_THREADS, lane = thread % CUDA_WARP;
+	const int first_line = thread / CUDA_WARP * 16 + lane / 4;
+	struct flash_lines lines;
+	float out[HEAD_DIM / 2] = {};
+	fill_queries<HEAD_DIM>(a, tile, query, thread);
+#pragma unroll
+	for (int i = 0; i < 2; i++) {
+		const int line = first_line + 8 * i;
+		lines.seen[i] = line < tile.n_lines ? tile.first_position + line / tile.heads.count : 0;
+		lines.peak[i] = -INFINITY;
+		lines.sum[i] = 0.0f;
+	}
+	attend_tiles<HEAD_DIM>(tile, shared, thread / HOPPER_GROUP_THREADS, lines, out);
+#pragma unroll
+	for (int i = 0; i < 2; i++) {
+		const int line = first_line + 8 * i, row = tile.first_row + line / tile.heads.count;
+		float total = lines.sum[i];
+		total += __shfl_xor_sync(0xffffffffu, total, 1);
+		total += __shfl_xor_sync(0xffffffffu, total, 2);
+		if (line >= tile.n_lines)
+			continue;
+		const int64_t to = ((int64_t)row * a.n_heads + tile.heads.first + line % tile.heads.count) * HEAD_DIM + lane % 4 * 2;
+		const float scale = 1.0f / total;
+#pragma unroll
+		for (int d = 0; d < HEAD_DIM / 8; d++)
+			store_out_pair(a, cut, to + d * 8, make_float2(out[4 * d + 2 * i] * scale, out[4 * d + 2 * i + 1] * scale));
+	}
+}
+
+/* Block: one tile of rows and the query heads of one block (see attention_cut). Warpgroup 0: its first warp asks for copies;
+ * warpgroups 1 and 2: 64 lines each, all keys. Shared, 1024-byte aligned: queries, FLASH_STAGES tiles of keys, as many of values. */
+template <int HEAD_DIM>
+__global__ void __launch_bounds__(FLASH_THREADS, 1)
+	attention_prefill_hopper_kernel(const struct kn_attention a, const struct attention_cut cut)
+{
+	using shape = flash_shape<HEAD_DIM>;
+	extern __shared__ uint8_t memory[];
+	__shared__ uint64_t barriers[4][FLASH_STAGES];
+	const uint32_t skip = -shared_address(memory) & (HOPPER_ATOM_BYTES - 1), base = shared_address(memory) + skip;
+	const struct flash_shared shared = {base, base + shape::QUERY_BYTES,
+		base + shape::QUERY_BYTES + FLASH_STAGES * shape::TILE_BYTES, barriers[0], barriers[1], barriers[2], barriers[3]};
+	struct flash_tile tile;
+	tile.first_row = (gridDim.x - 1 - blockIdx.x) * cut.tile_rows; /* those with most keys first */
+	const int n_rows = min(cut.tile_rows, cut.n_rows - tile.first_row);
+	tile.heads = heads_of_block(a, cut, blockIdx.y);
+	tile.n_lines = n_rows * tile.heads.count;
+	dependency_release();
+	dependency_wait();
+	if (!tile_is_prefill(a, cut, tile.first_row))
+		return;
+	tile.first_position = a.positions[tile.first_row];
+	tile.last_position = a.positions[tile.first_row + n_rows - 1];
+	tile.n_tiles = tile.last_position / FLASH_KEYS + 1;
+	tile.table = a.block_tables + a.slots[tile.first_row] * a.block_table_stride;
+	if (threadIdx.x == 0) {
+		for (int i = 0; i < 2 * FLASH_STAGES; i++) {
+			barrier_init(&barriers[i / FLASH_STAGES][i % FLASH_STAGES], 1);
+			barrier_init(&barriers[2 + i / FLASH_STAGES][i % FLASH_STAGES], FLASH_CONSUMERS / CUDA_WARP);
+		}
+		barrier_init_done();
+	}
+	__syncthreads();
+	if (threadIdx.x < HOPPER_GROUP_THREADS) {
+		registers_decrease<FLASH_REGISTERS_COPYING>();
+		if (threadIdx.x < CUDA_WARP)
+			request_all<HEAD_DIM>(a, tile, shared);
+	} else {
+		registers_increase<FLASH_REGISTERS_MULTIPLYING>();
+		multiply_all<HEAD_DIM>(a, cut, tile, shared, memory + skip);
+	}
+}
+
+template <int HEAD_DIM>
+static cudaError_t launch(struct kn_backend *backend, const struct kn_attention *args, const struct attention_cut *cut)
+{
+	dim3 grid((cut->n_rows + cut->tile_rows - 1) / cut->tile_rows, cut->n_groups);
+	return launch_dependent(backend->stream, grid, dim3(FLASH_THREADS), flash_shape<HEAD_DIM>::SHARED_BYTES,
+		attention_prefill_hopper_kernel<HEAD_DIM>, *args, *cut);
+}
+
+bool attention_prefill_hopper_takes(const struct kn_backend *backend, const struct kn_attention *args)
+{
+	return backend->is_hopper && (args->head_dim == 64 || args->head_dim == 128);
+}
+
+cudaError_t attention_prefill_hopper(struct kn_backend *backend, const struct kn_attention *args, const struct attention_cut *cut)
+{
+	return args->head_dim == 64 ? launch<64>(backend, args, cut) : launch<128>(backend, args, cut);
+}
+
+template <int HEAD_DIM> static cudaError_t raise_shared(void)
+{
+	return cudaFuncSetAttribute(attention_prefill_hopper_kernel<HEAD_DIM>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+		flash_shape<HEAD_DIM>::SHARED_BYTES);
+}
+
+cudaError_t attention_prefill_hopper_init(void)
+{
+	cudaError_t error = raise_shared<64>();
+	return error ? error : raise_shared<128>();
+}

@@ -1,0 +1,246 @@
+/* Instructions of compute capability 9.0 as functions: transaction barriers, bulk copies, warpgroup products, clusters.
+ *
+ * Sources including this are compiled for sm_90a alone and their kernels launched on such a GPU only (kn_backend.is_hopper).
+ * Tiles in shared memory are lines of 128 bytes (64 elements) whose 16-byte pieces are permuted: piece p of line l lies at
+ * p ^ (l % 8); eight lines are one 1024-byte aligned atom. Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions",
+ * 128-byte swizzling. Accumulators d of a 64 x N product: d[4 * j + c + 2 * h] is line 16 * warp + lane / 4 + 8 * h, column
+ * 8 * j + lane % 4 * 2 + c. */
+#ifndef KERNELS_CUDA_HOPPER_CUH
+#define KERNELS_CUDA_HOPPER_CUH
+
+#include <cuda.h>
+
+#include "kernels/cuda/mma.cuh"
+
+#define HOPPER_LINE_BYTES 128
+#define HOPPER_ATOM_BYTES 1024
+#define HOPPER_GROUP_THREADS 128 /* a warpgroup */
+
+/* --- transaction barriers ----------------------------------------------------------------------------------------- */
+
+static __device__ __forceinline__ void barrier_init(uint64_t *barrier, int arrivals)
+{
+	asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+
+/* Makes initialised barriers known to the copy engine. */
+static __device__ __forceinline__ void barrier_init_done(void)
+{
+	asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+/* One arrival that also announces bytes of bulk copies. */
+static __device__ __forceinline__ void barrier_expect(uint64_t *barrier, int bytes)
+{
+	asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
+}
+
+static __device__ __forceinline__ void barrier_arrive(uint64_t *barrier)
+{
+	asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
+/* Waits until the phase of this parity is over. */
+static __device__ __forceinline__ void barrier_wait(uint64_t *barrier, int parity)
+{
+	asm volatile("{\n"
+		     ".reg .pred done;\n"
+		     "again:\n"
+		     "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+		     "@done bra over;\n"
+		     "bra again;\n"
+		     "over:\n"
+		     "}" ::"r"(shared_address(barrier)),
+		     "r"(parity)
+		     : "memory");
+}
+
+/* Barrier number id among some threads of the block; waits for all of them, or only announces this thread. */
+static __device__ __forceinline__ void named_sync(int id, int threads)
+{
+	asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+static __device__ __forceinline__ void named_arrive(int id, int threads)
+{
+	asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+/* Shows shared memory written by ordinary stores to the copy engine and the tensor cores; a barrier must follow. */
+static __device__ __forceinline__ void publish_shared(void)
+{
+	asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/* --- bulk copies to shared memory --------------------------------------------------------------------------------- */
+
+/* Contiguous bytes, a multiple of 16. */
+static __device__ __forceinline__ void bulk_copy(uint32_t to, const void *from, int bytes, uint64_t *barrier)
+{
+	asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
+		     "r"(bytes), "r"(shared_address(barrier))
+		     : "memory");
+}
+
+/* Cache policies as the compiler's createpolicy makes them for a fraction of 1. */
+#define HOPPER_EVICT_FIRST 0x12f0000000000000ull
+#define HOPPER_EVICT_LAST 0x14f0000000000000ull
+
+/* The box of a tensor map at (column, line), swizzled; what lies outside the tensor is zero. */
+static __device__ __forceinline__ void box_copy(
+	uint32_t to, const CUtensorMap *map, int column, int line, uint64_t *barrier, uint64_t policy)
+{
+	asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+		     "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
+		     "l"(map), "r"(column), "r"(line), "r"(shared_address(barrier)), "l"(policy)
+		     : "memory");
+}
+
+/* --- warpgroup products ------------------------------------------------------------------------------------------- */
+
+/* Operand whose lines run along the product's depth; a step of 16 elements in depth is 32 bytes further. */
+static __device__ __forceinline__ uint64_t tile_along_depth(uint32_t address)
+{
+	return (uint64_t)(address >> 4 & 0x3fff) | 1ull << 16 | (uint64_t)(HOPPER_ATOM_BYTES >> 4) << 32 | 1ull << 62;
+}
+
+/* Operand whose lines run across it, each line one step in depth; parts of 64 elements are part_bytes apart. */
+static __device__ __forceinline__ uint64_t tile_across_depth(uint32_t address, int part_bytes)
+{
+	return (uint64_t)(address >> 4 & 0x3fff) | (uint64_t)(part_bytes >> 4) << 16 | (uint64_t)(HOPPER_ATOM_BYTES >> 4) << 32 |
+		1ull << 62;
+}
+
+/* Before the first product after accumulators or register operands were written. */
+static __device__ __forceinline__ void products_begin(void)
+{
+	asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+static __device__ __forceinline__ void products_commit(void)
+{
+	asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+/* Waits until at most PENDING groups are under way. */
+template <int PENDING> static __device__ __forceinline__ void products_wait(void)
+{
+	asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+
+/* Keeps the compiler from moving reads of accumulators up over the wait for their product, and writes of them and of register
+ * operands down over products_begin: called right behind the one and right in front of the other. */
+template <int N> static __device__ __forceinline__ void products_hold(float (&d)[N])
+{
+#pragma unroll
+	for (int i = 0; i < N; i++)
+		asm volatile("" : "+f"(d[i])::"memory");
+}
+
+template <int N> static __device__ __forceinline__ void products_hold(uint32_t (&a)[N][4])
+{
+#pragma unroll
+	for (int i = 0; i < 4 * N; i++)
+		asm volatile("" : "+r"(a[i / 4][i % 4])::"memory");
+}
+
+#define D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define D8(i) D4(i), D4(i + 4)
+#define D16(i) D8(i), D8(i + 8)
+#define D32(i) D16(i), D16(i + 16)
+#define D64(i) D32(i), D32(i + 32)
+#define R4 "%0,%1,%2,%3"
+#define R8 R4 ",%4,%5,%6,%7"
+#define R16 R8 ",%8,%9,%10,%11,%12,%13,%14,%15"
+#define R32 R16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define R64                                                                                                                       \
+	R32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60," \
+	    "%61,%62,%63"
+
+/* d = (add ? d : 0) + a * b, both operands in shared memory along the depth. */
+#define PRODUCT_OF(COUNT, N, TYPE, FORM, REGISTERS, A, B, FLAG, ...)                                                      \
+	static __device__ __forceinline__ void product_##FORM(float(&d)[COUNT], uint64_t a, uint64_t b, int add)         \
+	{                                                                                                                \
+		asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " FLAG ", 0;\n"                                       \
+			     "wgmma.mma_async.sync.aligned.m64n" N "k16.f32." TYPE "." TYPE " {" REGISTERS "}, " A ", " B \
+			     ", add, 1, 1, 0, 0;\n}"                                                                     \
+			     : __VA_ARGS__                                                                               \
+			     : "l"(a), "l"(b), "r"(add));                                                                 \
+	}
+PRODUCT_OF(4, "8", "bf16", bf16, R4, "%4", "%5", "%6", D4(0))
+PRODUCT_OF(8, "16", "bf16", bf16, R8, "%8", "%9", "%10", D8(0))
+PRODUCT_OF(16, "32", "bf16", bf16, R16, "%16", "%17", "%18", D16(0))
+PRODUCT_OF(32, "64", "bf16", bf16, R32, "%32", "%33", "%34", D32(0))
+PRODUCT_OF(64, "128", "bf16", bf16, R64, "%64", "%65", "%66", D64(0))
+PRODUCT_OF(4, "8", "f16", f16, R4, "%4", "%5", "%6", D4(0))
+PRODUCT_OF(8, "16", "f16", f16, R8, "%8", "%9", "%10", D8(0))
+PRODUCT_OF(16, "32", "f16", f16, R16, "%16", "%17", "%18", D16(0))
+PRODUCT_OF(32, "64", "f16", f16, R32, "%32", "%33", "%34", D32(0))
+PRODUCT_OF(64, "128", "f16", f16, R64, "%64", "%65", "%66", D64(0))
+
+/* d += a * b, a in registers, b in shared memory across the depth; fp16. */
+static __device__ __forceinline__ void product_across_f16(float (&d)[32], const uint32_t (&a)[4], uint64_t b)
+{
+	asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" R32 "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 1;"
+		     : D32(0)
+		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+static __device__ __forceinline__ void product_across_f16(float (&d)[64], const uint32_t (&a)[4], uint64_t b)
+{
+	asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" R64 "}, {%64,%65,%66,%67}, %68, 1, 1, 1, 1;"
+		     : D64(0)
+		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+#undef PRODUCT_OF
+#undef D4
+#undef D8
+#undef D16
+#undef D32
+#undef D64
+#undef R4
+#undef R8
+#undef R16
+#undef R32
+#undef R64
+
+/* Gives registers back (a warpgroup that only copies) or takes some (one that multiplies). */
+template <int REGISTERS> static __device__ __forceinline__ void registers_decrease(void)
+{
+	asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+
+template <int REGISTERS> static __device__ __forceinline__ void registers_increase(void)
+{
+	asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+
+/* --- clusters ----------------------------------------------------------------------------------------------------- */
+
+static __device__ __forceinline__ int cluster_rank(void)
+{
+	int rank;
+	asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+	return rank;
+}
+
+/* All threads of all blocks of the cluster; what they wrote to shared memory is seen afterwards. */
+static __device__ __forceinline__ void cluster_sync(void)
+{
+	asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+/* Four floats at the same place in the shared memory of block number rank of the cluster. */
+static __device__ __forceinline__ float4 cluster_load(uint32_t address, int rank)
+{
+	float4 v;
+	asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %4, %5;\n"
+		     "ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [there];\n}"
+		     : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+		     : "r"(address), "r"(rank)
+		     : "memory");
+	return v;
+}
+
+#endif
