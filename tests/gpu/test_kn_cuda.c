@@ -86,6 +86,11 @@ static void *weights(enum dtype dtype, int64_t count, uint64_t *bytes)
 	return out;
 }
 
+static struct kn_slice whole(enum dtype dtype, const void *data, int64_t rows, int64_t cols)
+{
+	return (struct kn_slice){.dtype = dtype, .data = data, .rows = rows, .cols = cols, .row_end = rows, .col_end = cols};
+}
+
 static void run_matmul(const struct side *side, const struct kn_slice *slice, const float *x, const float *norm,
 	enum kn_epilogue epilogue, int n_rows, bool planned, const float *y_before, float *out)
 {
@@ -158,7 +163,7 @@ static void products_agree_for_every_type_epilogue_and_row_count(void **state)
 				float *x = normals(7, (size_t)(n * cols)), *norm = normals(8, (size_t)cols),
 				      *before = normals(9, (size_t)(n * rows));
 				float *a = mem_calloc((size_t)(n * rows), 4), *b = mem_calloc((size_t)(n * rows), 4);
-				struct kn_slice slice = {types[t], data, rows, cols, 0, rows, 0, cols};
+				struct kn_slice slice = whole(types[t], data, rows, cols);
 				bool normed = epilogue != KN_ADD;
 				size_t count = (size_t)(n * rows) / (epilogue == KN_SWIGLU ? 2 : 1);
 				run_matmul(&cpu, &slice, x, normed ? norm : NULL, epilogue, n, false, before, b);
@@ -224,8 +229,8 @@ static void a_product_written_for_its_reader_gives_the_same_end(void **state)
 			void *data = weights(types[t], (int64_t)2 * FFN * HIDDEN, &bytes);
 			float *x = normals(5, (size_t)n * HIDDEN), *a = mem_calloc((size_t)n * HIDDEN, 4),
 			      *b = mem_calloc((size_t)n * HIDDEN, 4);
-			struct kn_slice gate_up = {types[t], data, 2 * FFN, HIDDEN, 0, 2 * FFN, 0, HIDDEN};
-			struct kn_slice down = {types[t], data, HIDDEN, FFN, 0, HIDDEN, 0, FFN};
+			struct kn_slice gate_up = whole(types[t], data, 2 * FFN, HIDDEN);
+			struct kn_slice down = whole(types[t], data, HIDDEN, FFN);
 			for (int linked = 0; linked < 2; linked++) {
 				run_ffn(&cpu, &gate_up, &down, x, n, linked, b);
 				run_ffn(&gpu, &gate_up, &down, x, n, linked, a);
@@ -250,7 +255,7 @@ static void a_row_has_the_same_bits_among_any_number_of_rows(void **state)
 	void *data = weights(DTYPE_BF16, ROWS * COLS, &bytes);
 	float *x = normals(3, (size_t)MOST * COLS), *norm = normals(8, COLS), *zeros = mem_calloc((size_t)MOST * ROWS, 4);
 	float *all = mem_calloc((size_t)MOST * ROWS, 4), *some = mem_calloc((size_t)MOST * ROWS, 4);
-	struct kn_slice slice = {DTYPE_BF16, data, ROWS, COLS, 0, ROWS, 0, COLS};
+	struct kn_slice slice = whole(DTYPE_BF16, data, ROWS, COLS);
 	for (int epilogue = KN_STORE; epilogue <= KN_SWIGLU; epilogue++) {
 		size_t width = epilogue == KN_SWIGLU ? ROWS / 2 : ROWS;
 		run_matmul(&gpu, &slice, x, norm, epilogue, most, false, zeros, all);
@@ -480,7 +485,7 @@ static void embedding_and_addition_agree(void **state)
 	uint64_t bytes;
 	enum { VOCAB = 300, HIDDEN = 576, ROWS = 17 };
 	void *data = weights(DTYPE_Q8_0, VOCAB * HIDDEN, &bytes);
-	struct kn_slice slice = {DTYPE_Q8_0, data, VOCAB, HIDDEN, 0, VOCAB, 0, HIDDEN};
+	struct kn_slice slice = whole(DTYPE_Q8_0, data, VOCAB, HIDDEN);
 	int32_t ids[ROWS];
 	float out[2][ROWS * HIDDEN], *y = normals(31, ROWS * HIDDEN);
 	for (int i = 0; i < ROWS; i++)
@@ -509,8 +514,11 @@ static int setup(void **state)
 	return 0;
 }
 
-int main(void)
+/* usage: test_kn_cuda [pattern of test names] */
+int main(int argc, char **argv)
 {
+	if (argc > 1)
+		cmocka_set_test_filter(argv[1]);
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(products_agree_for_every_type_epilogue_and_row_count),
 		cmocka_unit_test(a_product_written_for_its_reader_gives_the_same_end),
