@@ -2,8 +2,7 @@
  *
  * A step works on rows; a row is one token of one sequence. Activations are backend memory: fp32 on the CPU backend.
  * Every operation on a row gives the same bits whatever the other rows, the number of rows and the number of threads are. (CUDA:
- * within steps of one row, of 2 to 128 rows (2 to 16 on GPUs other than Hopper), and of one number of rows above; these take
- * different kernels.)
+ * within steps of one row, of 2 to 16 rows, and of one number of rows above; these take different kernels.)
  * Between plan_begin and plan_end operations are recorded, not run; plan_run runs them all. Everything that changes from
  * step to step (ids, positions, block tables, the number of valid keys) is read from the buffers given when recording, at run
  * time, so one plan serves every step of its row count. (CPU: a list run in one dispatch of the thread pool. CUDA: a graph.)

@@ -3,70 +3,82 @@
 
 #define ROPE_WARPS 4
 #define ROPE_THREADS (ROPE_WARPS * CUDA_WARP)
+#define APPEND_THREADS 256
 
-static __device__ __forceinline__ void store(float *at, float value)
-{
-	*at = value;
-}
-
-static __device__ __forceinline__ void store(__half *at, float value)
-{
-	*at = __float2half_rn(value);
-}
-
-static __device__ __forceinline__ int place_of(const float *, int head_dim, int line, int d)
-{
-	return line * head_dim + d;
-}
-
-static __device__ __forceinline__ int place_of(const __half *, int head_dim, int line, int d)
-{
-	return cache_place(head_dim, line, d);
-}
-
-/* Block: ROPE_WARPS heads of one row from first_head on, a warp each: the query heads, then keys, then values. */
-template <typename T>
-__global__ void __launch_bounds__(ROPE_THREADS) rope_append_kernel(const struct kn_attention a, int first_head)
+/* Block: ROPE_WARPS heads of one row, a warp each: the query heads, then keys, then values. fp32 cache. */
+__global__ void __launch_bounds__(ROPE_THREADS) rope_append_kernel(const struct kn_attention a)
 {
 	dependency_release();
 	dependency_wait();
 	const int row = blockIdx.y, lane = threadIdx.x % CUDA_WARP;
-	const int head = first_head + blockIdx.x * ROPE_WARPS + threadIdx.x / CUDA_WARP, n_rotated = a.n_heads + a.n_kv_heads;
+	const int head = blockIdx.x * ROPE_WARPS + threadIdx.x / CUDA_WARP, n_rotated = a.n_heads + a.n_kv_heads;
 	if (head >= n_rotated + a.n_kv_heads)
 		return;
 	float *at = a.qkv + ((int64_t)row * (n_rotated + a.n_kv_heads) + head) * a.head_dim;
-	const int position = a.positions[row], line = position % KN_KV_BLOCK_TOKENS;
+	const int position = a.positions[row];
 	const int kv_head = head < n_rotated ? head - a.n_heads : head - n_rotated;
-	T *cached = NULL;
+	float *cached = NULL;
 	if (head >= a.n_heads)
-		cached = (T *)(head < n_rotated ? a.k_cache : a.v_cache) +
+		cached = (float *)(head < n_rotated ? a.k_cache : a.v_cache) + position % KN_KV_BLOCK_TOKENS * a.head_dim +
 			cache_at(a, a.block_tables[a.slots[row] * a.block_table_stride + position / KN_KV_BLOCK_TOKENS], kv_head);
 	if (head >= n_rotated) {
 		for (int i = lane; i < a.head_dim; i += CUDA_WARP)
-			store(cached + place_of(cached, a.head_dim, line, i), at[i]);
+			cached[i] = at[i];
 		return;
 	}
 	const float *cos_sin = a.rope_cos_sin + (int64_t)position * a.head_dim;
+	float *to = cached ? cached : at;
 	for (int pair = lane; pair < a.head_dim / 2; pair += CUDA_WARP) {
 		const int2 element = pair_at(a, pair);
 		const float2 rotated = rotate(at[element.x], at[element.y], *(const float2 *)(cos_sin + 2 * pair));
-		if (cached) {
-			store(cached + place_of(cached, a.head_dim, line, element.x), rotated.x);
-			store(cached + place_of(cached, a.head_dim, line, element.y), rotated.y);
-		} else {
-			at[element.x] = rotated.x;
-			at[element.y] = rotated.y;
-		}
+		to[element.x] = rotated.x;
+		to[element.y] = rotated.y;
 	}
 }
 
-/* Kernels of the fp16 cache rotate q themselves. */
-template <typename T> static cudaError_t rope_append(struct kn_backend *backend, const struct kn_attention *args, int n_rows)
+/* fp16 cache: keys, rotated, and values; q is left to the kernels that read it. Thread: four pairs of one key, or eight elements of
+ * one value; neighbours take the next ones of the same head. */
+__global__ void __launch_bounds__(APPEND_THREADS) append_kernel(const struct kn_attention a, int n_rows)
 {
-	const int first_head = args->kv_type == KN_KV_F32 ? 0 : args->n_heads;
-	const int n_heads = args->n_heads + 2 * args->n_kv_heads - first_head;
-	dim3 grid((n_heads + ROPE_WARPS - 1) / ROPE_WARPS, n_rows);
-	return launch_dependent(backend->stream, grid, dim3(ROPE_THREADS), 0, rope_append_kernel<T>, *args, first_head);
+	dependency_release();
+	dependency_wait();
+	const int pieces = a.head_dim / 8, n_lines = 2 * a.n_kv_heads;
+	const int64_t i = (int64_t)blockIdx.x * APPEND_THREADS + threadIdx.x;
+	const int piece = (int)(i % pieces), number = (int)(i / pieces % n_lines);
+	const int64_t row = i / pieces / n_lines;
+	if (row >= n_rows)
+		return;
+	const int position = a.positions[row], line = position % KN_KV_BLOCK_TOKENS, kv_head = number % a.n_kv_heads;
+	const float *from = a.qkv + (row * (a.n_heads + n_lines) + a.n_heads + number) * a.head_dim;
+	const int64_t block =
+		cache_at(a, a.block_tables[a.slots[row] * a.block_table_stride + position / KN_KV_BLOCK_TOKENS], kv_head);
+	if (number >= a.n_kv_heads) {
+		const float4 low = *(const float4 *)(from + piece * 8), high = *(const float4 *)(from + piece * 8 + 4);
+		*(uint4 *)((__half *)a.v_cache + block + cache_place(a.head_dim, line, piece * 8)) = make_uint4(
+			pack_f16(low.x, low.y), pack_f16(low.z, low.w), pack_f16(high.x, high.y), pack_f16(high.z, high.w));
+		return;
+	}
+	const struct four_pairs pairs = rotate_four(a, from, position, piece * 4, 1.0f);
+	__half *keys = (__half *)a.k_cache + block;
+	if (a.rope_interleaved) {
+		*(uint4 *)(keys + cache_place(a.head_dim, line, piece * 8)) = pairs.interleaved();
+	} else {
+		*(uint2 *)(keys + cache_place(a.head_dim, line, piece * 4)) = pairs.firsts();
+		*(uint2 *)(keys + cache_place(a.head_dim, line, piece * 4 + a.head_dim / 2)) = pairs.seconds();
+	}
+}
+
+static cudaError_t rope_append(struct kn_backend *backend, const struct kn_attention *args, int n_rows)
+{
+	dim3 grid((args->n_heads + 2 * args->n_kv_heads + ROPE_WARPS - 1) / ROPE_WARPS, n_rows);
+	return launch_dependent(backend->stream, grid, dim3(ROPE_THREADS), 0, rope_append_kernel, *args);
+}
+
+static cudaError_t append(struct kn_backend *backend, const struct kn_attention *args, int n_rows)
+{
+	const int64_t threads = (int64_t)n_rows * 2 * args->n_kv_heads * (args->head_dim / 8);
+	return launch_dependent(backend->stream, dim3((unsigned)((threads + APPEND_THREADS - 1) / APPEND_THREADS)), dim3(APPEND_THREADS),
+		0, append_kernel, *args, n_rows);
 }
 
 /* Query heads that read one KV head share its loads when every KV head serves equally many of them. */
@@ -86,13 +98,13 @@ static cudaError_t attend(struct kn_backend *backend, const struct kn_attention 
 {
 	struct attention_cut cut = cut_heads(args, n_rows);
 	if (args->kv_type == KN_KV_F32) {
-		cudaError_t error = rope_append<float>(backend, args, n_rows);
+		cudaError_t error = rope_append(backend, args, n_rows);
 		return error ? error : attention_plain(backend, args, &cut);
 	}
 	if (n_rows <= ATTENTION_DECODE_ROWS_MAX)
 		return attention_decode(backend, args, &cut);
 	cut.tile_rows = PREFILL_LINES / cut.heads_per_block;
-	cudaError_t error = rope_append<__half>(backend, args, n_rows);
+	cudaError_t error = append(backend, args, n_rows);
 	if (!error)
 		error = attention_prefill_hopper_takes(backend, args) ? attention_prefill_hopper(backend, args, &cut)
 								      : attention_prefill(backend, args, &cut);

@@ -3,12 +3,14 @@
 #define KERNELS_CUDA_ATTENTION_CUH
 
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/mma.cuh"
 
 #define ATTENTION_SPLITS_MAX 16 /* guess: 8 KV heads times 16 fill the card once */
 #define ATTENTION_SPLIT_TOKENS_MIN 256 /* one pass of a decode block; a shorter split would cost more in merging than it saves */
 #define ATTENTION_HEADS_MAX 128
 #define ATTENTION_HEAD_DIM_MAX 256
 #define ATTENTION_HEADS_PER_BLOCK 8 /* query heads of one block: half the rows of a tensor core tile */
+#define ATTENTION_MIXED_BLOCKS 16 /* guess: blocks per KV head for the few rows that the prefill kernels leave out */
 #define ATTENTION_DECODE_ROWS_MAX 128 /* larger steps take the prefill kernel where rows of one sequence lie together */
 #define PREFILL_LINES 128 /* pairs of a row and a head in one tile of the prefill kernels */
 #define CACHE_PART 64 /* elements of a stretch of the fp16 cache's lines: 128 bytes */
@@ -110,6 +112,46 @@ static __device__ __forceinline__ float2 rotate(float x, float y, float2 turn)
 static __device__ __forceinline__ int2 pair_at(const struct kn_attention &a, int pair)
 {
 	return a.rope_interleaved ? make_int2(2 * pair, 2 * pair + 1) : make_int2(pair, pair + a.head_dim / 2);
+}
+
+/* Four neighbouring pairs of a head, in fp16 words as they lie beside each other. */
+struct four_pairs {
+	float x[4], y[4];
+
+	__device__ __forceinline__ uint4 interleaved() const
+	{
+		return make_uint4(pack_f16(x[0], y[0]), pack_f16(x[1], y[1]), pack_f16(x[2], y[2]), pack_f16(x[3], y[3]));
+	}
+	__device__ __forceinline__ uint2 firsts() const
+	{
+		return make_uint2(pack_f16(x[0], x[1]), pack_f16(x[2], x[3]));
+	}
+	__device__ __forceinline__ uint2 seconds() const
+	{
+		return make_uint2(pack_f16(y[0], y[1]), pack_f16(y[2], y[3]));
+	}
+};
+
+/* Pairs pair to pair + 3 of a head, rotated and times scale. */
+static __device__ __forceinline__ struct four_pairs rotate_four(
+	const struct kn_attention &a, const float *head, int position, int pair, float scale)
+{
+	const bool interleaved = a.rope_interleaved;
+	const float4 low = *(const float4 *)(head + (interleaved ? 2 * pair : pair));
+	const float4 high = *(const float4 *)(head + (interleaved ? 2 * pair + 4 : pair + a.head_dim / 2));
+	const float4 *turns = (const float4 *)(a.rope_cos_sin + (int64_t)position * a.head_dim + 2 * pair);
+	const float4 first = turns[0], second = turns[1];
+	const float2 turn[4] = {{first.x, first.y}, {first.z, first.w}, {second.x, second.y}, {second.z, second.w}};
+	const float x[4] = {low.x, interleaved ? low.z : low.y, interleaved ? high.x : low.z, interleaved ? high.z : low.w};
+	const float y[4] = {interleaved ? low.y : high.x, interleaved ? low.w : high.y, interleaved ? high.y : high.z, high.w};
+	struct four_pairs out;
+#pragma unroll
+	for (int k = 0; k < 4; k++) {
+		const float2 value = rotate(x[k], y[k], turn[k]);
+		out.x[k] = value.x * scale;
+		out.y[k] = value.y * scale;
+	}
+	return out;
 }
 
 /* fp16 cache, one row a block: short or long context, few rows. Appends, but with cut->tile_rows: keys and values must have been

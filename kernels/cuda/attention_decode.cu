@@ -10,10 +10,12 @@
 template <int HEAD_DIM> struct decode_shape {
 	static constexpr int WARPS = 8; /* 32 K registers, so that a block fits beside the products in front of it */
 	static constexpr int THREADS = WARPS * CUDA_WARP;
-	static constexpr int STAGES = HEAD_DIM <= 128 ? 2 : 1; /* tiles that a warp asks for ahead: all of a short context */
 	static constexpr int LINE = HEAD_DIM + 8; /* padded, so that eight rows of a matrix lie in different banks */
 	static constexpr int TILE = KN_KV_BLOCK_TOKENS * LINE;
-	static constexpr size_t SHARED_BYTES = 2 * STAGES * WARPS * TILE * sizeof(__half);
+	static constexpr size_t STAGE_BYTES = 2 * WARPS * TILE * sizeof(__half); /* keys and values */
+	/* Tiles that a warp asks for ahead when blocks are few: all of a short context. Many blocks ask for one, and two of them
+	 * fit on a processor. Results do not depend on it. */
+	static constexpr int STAGES = HEAD_DIM <= 128 ? 2 : 1;
 };
 
 /* What one block works on for one row. */
@@ -40,6 +42,16 @@ static __device__ __forceinline__ struct decode_row find_row(const struct kn_att
 	r.table = a.block_tables + slot * a.block_table_stride;
 	r.heads = heads_of_block(a, cut, blockIdx.y);
 	return r;
+}
+
+/* Whether some tile of the prefill kernels has rows of several sequences. Asked by whole blocks. */
+static __device__ __forceinline__ bool any_tile_is_mixed(const struct kn_attention &a, const struct attention_cut &cut)
+{
+	bool mixed = false;
+#pragma unroll 4
+	for (int i = threadIdx.x + 1; i < cut.n_rows; i += blockDim.x)
+		mixed = mixed || (i % cut.tile_rows != 0 && a.slots[i] != a.slots[i - 1]);
+	return __syncthreads_or(mixed);
 }
 
 /* Asks for the cached lines of one tile (a cache block); fresh lines are left alone, lines past the row's own key are zeroed. */
@@ -238,7 +250,7 @@ static __device__ __forceinline__ void merge_splits(
  * Warp: every WARPS-th tile of 16 keys of the split, which is one block of the cache, in its own parts of shared memory.
  * Cached keys of the first tiles are asked for before the wait for the kernel in front: no kernel of this step writes them.
  * Steps are apart: between two of them the host synchronises, or a graph begins. */
-template <int HEAD_DIM>
+template <int HEAD_DIM, int STAGES>
 __global__ void __launch_bounds__(decode_shape<HEAD_DIM>::THREADS, HEAD_DIM <= 128 ? 2 : 1)
 	attention_decode_kernel(const struct kn_attention a, const struct attention_cut cut, float *partials, uint32_t *tickets)
 {
@@ -250,13 +262,15 @@ __global__ void __launch_bounds__(decode_shape<HEAD_DIM>::THREADS, HEAD_DIM <= 1
 	__shared__ bool is_last;
 	const int thread = threadIdx.x, warp = thread / CUDA_WARP, lane = thread % CUDA_WARP;
 	constexpr int STAGE = shape::WARPS * shape::TILE, STEP = shape::WARPS * KN_KV_BLOCK_TOKENS;
-	__half *keys = tiles + warp * shape::TILE, *values = keys + shape::STAGES * STAGE;
+	__half *keys = tiles + warp * shape::TILE, *values = keys + STAGES * STAGE;
 	const int result_floats = cut.heads_per_block * (HEAD_DIM + 2); /* of one split: outputs, peaks, sums */
 	bool waited = false;
 	dependency_release();
-	if (cut.tile_rows > 0) { /* perhaps no row is left for this kernel: it must not end before the one in front */
+	if (cut.tile_rows > 0) { /* often no row is left for this kernel: it must not end before the one in front */
 		dependency_wait();
 		waited = true;
+		if (!any_tile_is_mixed(a, cut))
+			return;
 	}
 	for (int i = thread; i < 16 * shape::LINE / 2; i += shape::THREADS)
 		((__half2 *)query)[i] = __half2();
@@ -277,14 +291,14 @@ __global__ void __launch_bounds__(decode_shape<HEAD_DIM>::THREADS, HEAD_DIM <= 1
 			int token = begin + warp * KN_KV_BLOCK_TOKENS, stage = 0;
 			__syncthreads(); /* query and results of the split before have been read */
 #pragma unroll
-			for (int i = 0; i < shape::STAGES; i++)
+			for (int i = 0; i < STAGES; i++)
 				request_pair<HEAD_DIM>(a, r, token + i * STEP, end, keys + i * STAGE, values + i * STAGE);
 			if (!waited)
 				dependency_wait();
 			waited = true;
 			fill_query<HEAD_DIM>(a, r, query);
 #pragma unroll 1
-			for (int i = 0; i < shape::STAGES; i++)
+			for (int i = 0; i < STAGES; i++)
 				fill_fresh<HEAD_DIM>(a, r, token + i * STEP, end, keys + i * STAGE, values + i * STAGE);
 			__syncthreads();
 #pragma unroll 1
@@ -292,15 +306,15 @@ __global__ void __launch_bounds__(decode_shape<HEAD_DIM>::THREADS, HEAD_DIM <= 1
 				__half *k = keys + stage * STAGE, *v = values + stage * STAGE;
 				float score[4];
 				uint32_t weights[4];
-				copy_async_wait<shape::STAGES - 1>();
+				copy_async_wait<STAGES - 1>();
 				__syncwarp();
 				score_tile<HEAD_DIM>(query, k, score);
 				weigh_tile<HEAD_DIM>(state, score, end - token, weights);
 				add_values<HEAD_DIM>(state, weights, v);
 				__syncwarp();
-				request_pair<HEAD_DIM>(a, r, token + shape::STAGES * STEP, end, k, v);
-				fill_fresh<HEAD_DIM>(a, r, token + shape::STAGES * STEP, end, k, v);
-				stage = (stage + 1) % shape::STAGES;
+				request_pair<HEAD_DIM>(a, r, token + STAGES * STEP, end, k, v);
+				fill_fresh<HEAD_DIM>(a, r, token + STAGES * STEP, end, k, v);
+				stage = (stage + 1) % STAGES;
 			}
 			copy_async_wait<0>();
 			__syncwarp();
@@ -361,17 +375,29 @@ __global__ void __launch_bounds__(decode_shape<HEAD_DIM>::THREADS, HEAD_DIM <= 1
 	}
 }
 
+template <int HEAD_DIM, int STAGES>
+static cudaError_t launch(struct kn_backend *backend, const struct kn_attention *args, const struct attention_cut *cut, dim3 grid)
+{
+	return launch_dependent(backend->stream, grid, dim3(decode_shape<HEAD_DIM>::THREADS),
+		STAGES * decode_shape<HEAD_DIM>::STAGE_BYTES, attention_decode_kernel<HEAD_DIM, STAGES>, *args, *cut,
+		backend->attention_partials, backend->attention_tickets);
+}
+
 template <int HEAD_DIM>
 static cudaError_t launch(struct kn_backend *backend, const struct kn_attention *args, const struct attention_cut *cut)
 {
 	/* Enough blocks for the card; more would be empty ones that wait for shared memory. Rows in a step with prefill tiles are
 	 * few, and their blocks do all splits themselves, since several rows take turns in one place for partial results. */
-	int rows = cut->n_rows < ATTENTION_DECODE_ROWS_MAX ? cut->n_rows : ATTENTION_DECODE_ROWS_MAX;
-	int splits = backend->n_sms / (rows * cut->n_groups);
-	splits = splits < 1 || cut->tile_rows > 0 ? 1 : splits > ATTENTION_SPLITS_MAX ? ATTENTION_SPLITS_MAX : splits;
-	return launch_dependent(backend->stream, dim3(splits, cut->n_groups, rows), dim3(decode_shape<HEAD_DIM>::THREADS),
-		decode_shape<HEAD_DIM>::SHARED_BYTES, attention_decode_kernel<HEAD_DIM>, *args, *cut, backend->attention_partials,
-		backend->attention_tickets);
+	int rows = cut->n_rows < ATTENTION_DECODE_ROWS_MAX ? cut->n_rows : ATTENTION_DECODE_ROWS_MAX, splits = 1;
+	if (cut->tile_rows > 0 && rows > ATTENTION_MIXED_BLOCKS)
+		rows = ATTENTION_MIXED_BLOCKS;
+	if (cut->tile_rows == 0)
+		splits = backend->n_sms / (rows * cut->n_groups);
+	splits = splits < 1 ? 1 : splits > ATTENTION_SPLITS_MAX ? ATTENTION_SPLITS_MAX : splits;
+	dim3 grid(splits, cut->n_groups, rows);
+	if (rows * cut->n_groups > backend->n_sms)
+		return launch<HEAD_DIM, 1>(backend, args, cut, grid);
+	return launch<HEAD_DIM, decode_shape<HEAD_DIM>::STAGES>(backend, args, cut, grid);
 }
 
 cudaError_t attention_decode(struct kn_backend *backend, const struct kn_attention *args, const struct attention_cut *cut)
@@ -390,16 +416,22 @@ cudaError_t attention_decode(struct kn_backend *backend, const struct kn_attenti
 	}
 }
 
-template <int HEAD_DIM> static cudaError_t raise_shared(void)
+template <int HEAD_DIM, int STAGES> static cudaError_t raise_shared(void)
 {
-	return cudaFuncSetAttribute(attention_decode_kernel<HEAD_DIM>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-		(int)decode_shape<HEAD_DIM>::SHARED_BYTES);
+	return cudaFuncSetAttribute(attention_decode_kernel<HEAD_DIM, STAGES>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+		(int)(STAGES * decode_shape<HEAD_DIM>::STAGE_BYTES));
+}
+
+template <int HEAD_DIM> static cudaError_t raise_both(void)
+{
+	cudaError_t error = raise_shared<HEAD_DIM, 1>();
+	return error ? error : raise_shared<HEAD_DIM, decode_shape<HEAD_DIM>::STAGES>();
 }
 
 cudaError_t attention_decode_init(void)
 {
-	cudaError_t error = raise_shared<64>();
-	error = error ? error : raise_shared<96>();
-	error = error ? error : raise_shared<128>();
-	return error ? error : raise_shared<256>();
+	cudaError_t error = raise_both<64>();
+	error = error ? error : raise_both<96>();
+	error = error ? error : raise_both<128>();
+	return error ? error : raise_both<256>();
 }

@@ -73,28 +73,6 @@ static __device__ __forceinline__ void request_all(
 	}
 }
 
-/* Four pairs of q from pair on, rotated and scaled: x and y hold the pairs' elements. */
-static __device__ __forceinline__ void load_query(
-	const struct kn_attention &a, const float *q, int position, int pair, float (&x)[4], float (&y)[4])
-{
-	const float scale = a.scale * LOG2_E;
-	const float4 low = *(const float4 *)(q + (a.rope_interleaved ? 2 * pair : pair));
-	const float4 high = *(const float4 *)(q + (a.rope_interleaved ? 2 * pair + 4 : pair + a.head_dim / 2));
-	const float4 *turns = (const float4 *)(a.rope_cos_sin + (int64_t)position * a.head_dim + 2 * pair);
-	const float4 first = turns[0], second = turns[1];
-	const float2 turn[4] = {{first.x, first.y}, {first.z, first.w}, {second.x, second.y}, {second.z, second.w}};
-	const float xs[4] = {low.x, a.rope_interleaved ? low.z : low.y, a.rope_interleaved ? high.x : low.z,
-		a.rope_interleaved ? high.z : low.w};
-	const float ys[4] = {a.rope_interleaved ? low.y : high.x, a.rope_interleaved ? low.w : high.y,
-		a.rope_interleaved ? high.y : high.z, high.w};
-#pragma unroll
-	for (int k = 0; k < 4; k++) {
-		const float2 value = rotate(xs[k], ys[k], turn[k]);
-		x[k] = value.x * scale;
-		y[k] = value.y * scale;
-	}
-}
-
 /* Byte of element d of line number line among the queries. */
 template <int HEAD_DIM> static __device__ __forceinline__ int query_place(int line, int d)
 {
@@ -108,23 +86,21 @@ static __device__ __forceinline__ void fill_queries(
 	const struct kn_attention &a, const struct flash_tile &tile, uint8_t *query, int thread)
 {
 	constexpr int QUADS = HEAD_DIM / 8;
+	const float scale = a.scale * LOG2_E;
 #pragma unroll 2
 	for (int i = thread; i < PREFILL_LINES * QUADS; i += FLASH_CONSUMERS) {
 		const int line = i / QUADS, pair = i % QUADS * 4, row = line / tile.heads.count;
-		float x[4] = {}, y[4] = {};
+		struct four_pairs pairs = {};
 		if (line < tile.n_lines)
-			load_query(a,
+			pairs = rotate_four(a,
 				a.qkv + (int64_t)(tile.first_row + row) * ((a.n_heads + 2 * a.n_kv_heads) * HEAD_DIM) +
 					(tile.heads.first + line % tile.heads.count) * HEAD_DIM,
-				tile.first_position + row, pair, x, y);
+				tile.first_position + row, pair, scale);
 		if (a.rope_interleaved) {
-			*(uint4 *)(query + query_place<HEAD_DIM>(line, 2 * pair)) = make_uint4(
-				pack_f16(x[0], y[0]), pack_f16(x[1], y[1]), pack_f16(x[2], y[2]), pack_f16(x[3], y[3]));
+			*(uint4 *)(query + query_place<HEAD_DIM>(line, 2 * pair)) = pairs.interleaved();
 		} else {
-			*(uint2 *)(query + query_place<HEAD_DIM>(line, pair)) =
-				make_uint2(pack_f16(x[0], x[1]), pack_f16(x[2], x[3]));
-			*(uint2 *)(query + query_place<HEAD_DIM>(line, pair + HEAD_DIM / 2)) =
-				make_uint2(pack_f16(y[0], y[1]), pack_f16(y[2], y[3]));
+			*(uint2 *)(query + query_place<HEAD_DIM>(line, pair)) = pairs.firsts();
+			*(uint2 *)(query + query_place<HEAD_DIM>(line, pair + HEAD_DIM / 2)) = pairs.seconds();
 		}
 	}
 	publish_shared();
@@ -244,12 +220,16 @@ static __device__ __forceinline__ void attend_tiles(const struct flash_tile &til
 		products_hold(score);
 		give_back(&shared.empty_keys[stage]);
 		soften(lines, score, t * FLASH_KEYS, t >= unmasked, keep);
+		if (__any_sync(0xffffffffu, keep[0] != 1.0f || keep[1] != 1.0f)) {
+			products_wait<0>();
+			products_hold(out);
+#pragma unroll
+			for (int i = 0; i < HEAD_DIM / 2; i++)
+				out[i] *= keep[i / 2 % 2];
+		}
 		products_wait<0>();
 		products_hold(out);
 		give_back(&shared.empty_values[before]);
-#pragma unroll
-		for (int i = 0; i < HEAD_DIM / 2; i++)
-			out[i] *= keep[i / 2 % 2];
 		pack_weights(score, weights);
 		products_hold(out);
 		products_hold(weights);

@@ -8,7 +8,6 @@ extern "C" {
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/few.cuh"
 #include "kernels/cuda/gemm.cuh"
-#include "kernels/cuda/rows.cuh"
 
 enum status cuda_status(cudaError_t error, const char *what, struct err *err)
 {
@@ -80,20 +79,6 @@ static enum status allocate_workspace(struct kn_backend *backend, const struct k
 	return cuda_status(error, "device workspace", err);
 }
 
-/* Kernels for sm_90a, and the driver's function that describes matrices to the copy engine. */
-static enum status set_up_hopper(struct kn_backend *backend, struct err *err)
-{
-	cudaDriverEntryPointQueryResult found;
-	enum status status = cuda_status(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", (void **)&backend->encode_map, 12000,
-						 cudaEnableDefault, &found),
-		"driver's tensor maps", err);
-	if (!status && found != cudaDriverEntryPointSuccess)
-		status = err_set(err, STATUS_UNAVAILABLE, "the GPU driver is older than CUDA 12: it has no tensor maps");
-	if (!status)
-		status = cuda_status(rows_hopper_init(), "matrix products", err);
-	return status ? status : cuda_status(attention_prefill_hopper_init(), "attention", err);
-}
-
 static enum status cuda_create(const struct kn_options *options, struct kn_backend **out, struct err *err)
 {
 	struct cudaDeviceProp properties;
@@ -123,7 +108,7 @@ static enum status cuda_create(const struct kn_options *options, struct kn_backe
 	if (!status)
 		status = cuda_status(attention_prefill_init(), "attention", err);
 	if (!status && backend->is_hopper)
-		status = set_up_hopper(backend, err);
+		status = cuda_status(attention_prefill_hopper_init(), "attention", err);
 	if (status) {
 		cuda_destroy(backend);
 		return status;
@@ -395,8 +380,6 @@ static enum status cuda_matmul(struct kn_backend *backend, const struct kn_matmu
 {
 	if (n_rows == 1 && !args->row_index)
 		return kn_cuda_gemv(backend, args, err);
-	if (rows_hopper_takes(backend, args, n_rows))
-		return kn_cuda_rows_hopper(backend, args, n_rows, err);
 	if (n_rows <= FEW_ROWS_MAX && args->w->form != PACK_F32)
 		return kn_cuda_few(backend, args, n_rows, err);
 	return kn_cuda_gemm(backend, args, n_rows, err);

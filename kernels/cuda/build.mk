@@ -32,6 +32,7 @@ $(B)/cuda/verdict-engine: $(B)/obj/engine/main.o $(B)/obj/cuda/device.o $(B)/lib
 # Programs of tests/gpu/ run on a machine with a GPU; here they are only built.
 GPU_TOOL_SRC := $(wildcard tests/gpu/*.c)
 GPU_TOOLS := $(patsubst tests/gpu/%.c,$(B)/cuda/%,$(GPU_TOOL_SRC))
+$(B)/obj/tests/gpu/bench_gemms.o: ALL_CFLAGS += -isystem $(CUDA_HOME)/include
 $(GPU_TOOLS): $(B)/cuda/%: $(B)/obj/tests/gpu/%.o $(B)/libtestsupport.a $(B)/libengine.a $(B)/libcuda-backend.a $(B)/libkernels.a \
 		$(B)/libbase.a
 	@mkdir -p $(@D)

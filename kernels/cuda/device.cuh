@@ -3,7 +3,6 @@
 #define KERNELS_CUDA_DEVICE_CUH
 
 #include <cublasLt.h>
-#include <cudaTypedefs.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -16,7 +15,6 @@
 struct kn_backend {
 	int device, n_sms, rows_max;
 	bool is_hopper; /* kernels compiled for sm_90a run here */
-	PFN_cuTensorMapEncodeTiled_v12000 encode_map; /* the driver's; NULL unless is_hopper */
 	int64_t cols_max;
 	cudaStream_t stream;
 	cublasLtHandle_t blas;

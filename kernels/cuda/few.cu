@@ -16,6 +16,7 @@ struct few_args {
 	void *y;
 	int64_t cols, x_stride, y_stride;
 	int rows, n_rows;
+	int n_tiles, n_rounds; /* tiles of weight rows; turns of a block's warps over the columns */
 	enum kn_epilogue epilogue;
 	bool y_prepared; /* y in the weights' type, else fp32 */
 };
@@ -54,13 +55,41 @@ template <enum pack_form FORM> static __device__ __forceinline__ void few_store(
 		((__half *)a.y)[at] = __float2half_rn(value);
 }
 
-/* Weights of one chunk: MATRICES tiles of 16 rows, lines g and g + 8 of each, two stretches of 32 columns. */
+/* What a lane loads next: chunks of a tile of weight rows, then of the block's next tile, so that loads stay in flight while a tile
+ * is finished. Lines g and g + 8 of each 16 rows, columns 8t to 8t + 7 of every 32. */
+template <int MATRICES, int WARPS> struct few_cursor {
+	int64_t row_at[MATRICES][2];
+	int tile, round;
+
+	__device__ __forceinline__ void enter(const struct few_args &a, int to)
+	{
+		tile = to;
+		round = 0;
+#pragma unroll
+		for (int m = 0; m < MATRICES; m++)
+#pragma unroll
+			for (int line = 0; line < 2; line++)
+				row_at[m][line] = a.cols *
+					few_stored_row(a, (to * MATRICES + m) * 16 + line * 8 + threadIdx.x % CUDA_WARP / 4);
+	}
+	__device__ __forceinline__ int64_t column() const
+	{
+		return (round * WARPS + threadIdx.x / CUDA_WARP) * FEW_CHUNK + threadIdx.x % 4 * 8;
+	}
+	__device__ __forceinline__ void advance(const struct few_args &a)
+	{
+		if (++round == a.n_rounds)
+			enter(a, tile + gridDim.x);
+	}
+};
+
+/* Weights of one chunk: MATRICES tiles of 16 rows, two stretches of 32 columns. */
 template <int MATRICES> struct few_chunk {
 	uint4 w[MATRICES][2][2];
 
-	__device__ __forceinline__ void load(
-		const void *weights, const int64_t (&row_at)[MATRICES][2], int64_t column, int64_t cols)
+	template <int WARPS> __device__ __forceinline__ void load(const struct few_args &a, struct few_cursor<MATRICES, WARPS> &cursor)
 	{
+		const int64_t column = cursor.column(), end = cursor.tile < a.n_tiles ? a.cols : 0;
 #pragma unroll
 		for (int m = 0; m < MATRICES; m++)
 #pragma unroll
@@ -68,70 +97,17 @@ template <int MATRICES> struct few_chunk {
 #pragma unroll
 				for (int half = 0; half < 2; half++)
 					w[m][line][half] = load_streaming(
-						weights, row_at[m][line] + column + half * 32, column + half * 32 < cols);
+						a.weights, cursor.row_at[m][line] + column + half * 32, column + half * 32 < end);
+		cursor.advance(a);
 	}
 };
 
-/* Block: MATRICES * 16 weight rows. Lane (g, t): weight rows g and g + 8 of each 16 and activation row g of each 8, columns 8t to
- * 8t + 7 of every 32. */
-template <enum pack_form FORM, int MATRICES, int TILES, int WARPS, int BLOCKS_PER_SM>
-__global__ void __launch_bounds__(WARPS *CUDA_WARP, BLOCKS_PER_SM) few_kernel(const struct few_args a)
+/* Sums of a tile over its warps. Neighbouring threads write neighbouring elements of one activation row. */
+template <enum pack_form FORM, int MATRICES, int TILES, int WARPS>
+static __device__ __forceinline__ void few_finish(
+	const struct few_args &a, int tile, const float (*partial)[MATRICES * 16][TILES * 8 + 1])
 {
-	__shared__ float partial[WARPS][MATRICES * 16][TILES * 8 + 1];
-	const int warp = threadIdx.x / CUDA_WARP, lane = threadIdx.x % CUDA_WARP, g = lane / 4, t = lane % 4;
-	const int first_line = blockIdx.x * (MATRICES * 16);
-	int64_t row_at[MATRICES][2];
-#pragma unroll
-	for (int m = 0; m < MATRICES; m++)
-#pragma unroll
-		for (int line = 0; line < 2; line++)
-			row_at[m][line] = few_stored_row(a, first_line + m * 16 + line * 8 + g) * a.cols;
-	struct few_chunk<MATRICES> now, next;
-	now.load(a.weights, row_at, warp * FEW_CHUNK + t * 8, a.cols);
-	next.load(a.weights, row_at, (warp + WARPS) * FEW_CHUNK + t * 8, a.cols);
-	dependency_release();
-	dependency_wait();
-	const uint16_t *x_at[TILES];
-#pragma unroll
-	for (int n = 0; n < TILES; n++)
-		x_at[n] = (const uint16_t *)a.x + min(n * 8 + g, a.n_rows - 1) * a.x_stride;
-	float sums[MATRICES][TILES][4] = {};
-#pragma unroll 2
-	for (int64_t chunk = warp * FEW_CHUNK; chunk < a.cols;
-		chunk += WARPS * FEW_CHUNK) { /* the same for all lanes: products need them all */
-		const int64_t column = chunk + t * 8;
-		uint4 x[TILES][2];
-#pragma unroll
-		for (int n = 0; n < TILES; n++)
-#pragma unroll
-			for (int half = 0; half < 2; half++)
-				x[n][half] = column + half * 32 < a.cols ? *(const uint4 *)(x_at[n] + column + half * 32)
-									 : make_uint4(0, 0, 0, 0);
-#pragma unroll
-		for (int half = 0; half < 2; half++)
-#pragma unroll
-			for (int m = 0; m < MATRICES; m++) {
-				const uint4 low = now.w[m][0][half], high = now.w[m][1][half];
-				const uint32_t first[4] = {low.x, high.x, low.y, high.y},
-					       second[4] = {low.z, high.z, low.w, high.w};
-#pragma unroll
-				for (int n = 0; n < TILES; n++) {
-					mma<FORM>(sums[m][n], first, x[n][half].x, x[n][half].y);
-					mma<FORM>(sums[m][n], second, x[n][half].z, x[n][half].w);
-				}
-			}
-		now = next;
-		next.load(a.weights, row_at, column + 2 * WARPS * FEW_CHUNK, a.cols);
-	}
-#pragma unroll
-	for (int m = 0; m < MATRICES; m++)
-#pragma unroll
-		for (int n = 0; n < TILES; n++)
-#pragma unroll
-			for (int i = 0; i < 4; i++)
-				partial[warp][m * 16 + g + i / 2 * 8][n * 8 + 2 * t + i % 2] = sums[m][n][i];
-	__syncthreads();
-	/* Neighbouring threads write neighbouring elements of one activation row. */
+	const int first_line = tile * (MATRICES * 16);
 	for (int i = threadIdx.x; i < MATRICES * 16 * TILES * 8; i += WARPS * CUDA_WARP) {
 		const int line = i % (MATRICES * 16), row = i / (MATRICES * 16);
 		if (row >= a.n_rows || first_line + line >= a.rows)
@@ -153,15 +129,87 @@ __global__ void __launch_bounds__(WARPS *CUDA_WARP, BLOCKS_PER_SM) few_kernel(co
 	}
 }
 
+/* Block: every gridDim.x-th tile of MATRICES * 16 weight rows. Warp: every WARPS-th chunk of the columns. Lane (g, t): weight rows g
+ * and g + 8 of each 16 and activation row g of each 8, columns 8t to 8t + 7 of every 32. */
+template <enum pack_form FORM, int MATRICES, int TILES, int WARPS, int BLOCKS_PER_SM>
+__global__ void __launch_bounds__(WARPS *CUDA_WARP, BLOCKS_PER_SM) few_kernel(const struct few_args a)
+{
+	constexpr int BUFFERS = WARPS * MATRICES * TILES <= 32 ? 2 : 1; /* two spare a barrier a tile; one fits in 48 KB */
+	__shared__ float partial[BUFFERS][WARPS][MATRICES * 16][TILES * 8 + 1];
+	const int warp = threadIdx.x / CUDA_WARP, lane = threadIdx.x % CUDA_WARP, g = lane / 4, t = lane % 4;
+	struct few_cursor<MATRICES, WARPS> cursor;
+	struct few_chunk<MATRICES> now, next;
+	cursor.enter(a, blockIdx.x);
+	now.load(a, cursor);
+	next.load(a, cursor);
+	dependency_release();
+	dependency_wait();
+	const uint16_t *x_at[TILES];
+#pragma unroll
+	for (int n = 0; n < TILES; n++)
+		x_at[n] = (const uint16_t *)a.x + min(n * 8 + g, a.n_rows - 1) * a.x_stride;
+	int buffer = 0;
+#pragma unroll 1
+	for (int tile = blockIdx.x; tile < a.n_tiles; tile += gridDim.x) {
+		float sums[MATRICES][TILES][4] = {};
+#pragma unroll 2
+		for (int round = 0; round < a.n_rounds; round++) { /* the same for all lanes: products need them all */
+			const int64_t column = (round * WARPS + warp) * FEW_CHUNK + t * 8;
+			uint4 x[TILES][2];
+#pragma unroll
+			for (int n = 0; n < TILES; n++)
+#pragma unroll
+				for (int half = 0; half < 2; half++)
+					x[n][half] = column + half * 32 < a.cols ? *(const uint4 *)(x_at[n] + column + half * 32)
+										 : make_uint4(0, 0, 0, 0);
+#pragma unroll
+			for (int half = 0; half < 2; half++)
+#pragma unroll
+				for (int m = 0; m < MATRICES; m++) {
+					const uint4 low = now.w[m][0][half], high = now.w[m][1][half];
+					const uint32_t first[4] = {low.x, high.x, low.y, high.y},
+						       second[4] = {low.z, high.z, low.w, high.w};
+#pragma unroll
+					for (int n = 0; n < TILES; n++) {
+						mma<FORM>(sums[m][n], first, x[n][half].x, x[n][half].y);
+						mma<FORM>(sums[m][n], second, x[n][half].z, x[n][half].w);
+					}
+				}
+			now = next;
+			next.load(a, cursor);
+		}
+		if (BUFFERS == 1)
+			__syncthreads(); /* the tile before was read */
+#pragma unroll
+		for (int m = 0; m < MATRICES; m++)
+#pragma unroll
+			for (int n = 0; n < TILES; n++)
+#pragma unroll
+				for (int i = 0; i < 4; i++)
+					partial[buffer][warp][m * 16 + g + i / 2 * 8][n * 8 + 2 * t + i % 2] = sums[m][n][i];
+		__syncthreads();
+		few_finish<FORM, MATRICES, TILES, WARPS>(a, tile, partial[buffer]);
+		buffer = (buffer + 1) % BUFFERS;
+	}
+}
+
+template <enum pack_form FORM, int MATRICES, int TILES, int WARPS, int BLOCKS_PER_SM>
+static cudaError_t launch(struct kn_backend *backend, struct few_args args)
+{
+	const int most = backend->n_sms * BLOCKS_PER_SM;
+	args.n_tiles = (args.rows + MATRICES * 16 - 1) / (MATRICES * 16);
+	args.n_rounds = (int)((args.cols + WARPS * FEW_CHUNK - 1) / (WARPS * FEW_CHUNK));
+	return launch_dependent(backend->stream, dim3(args.n_tiles < most ? args.n_tiles : most), dim3(WARPS * CUDA_WARP), 0,
+		few_kernel<FORM, MATRICES, TILES, WARPS, BLOCKS_PER_SM>, args);
+}
+
 /* Long columns take two tiles of weight rows a block, which halves how often activations are read; where that would leave
  * processors idle, one. Three blocks of 8 warps, or one of 16, keep about 100 KB of loads in flight. */
-template <enum pack_form FORM, int TILES> static cudaError_t launch(struct kn_backend *backend, const struct few_args &args)
+template <enum pack_form FORM, int TILES> static cudaError_t launch_for(struct kn_backend *backend, const struct few_args &args)
 {
-	const int tiles = (args.rows + 15) / 16;
-	if (args.cols > 4096 && tiles / 2 >= backend->n_sms * 9 / 10)
-		return launch_dependent(
-			backend->stream, dim3((tiles + 1) / 2), dim3(16 * CUDA_WARP), 0, few_kernel<FORM, 2, TILES, 16, 1>, args);
-	return launch_dependent(backend->stream, dim3(tiles), dim3(8 * CUDA_WARP), 0, few_kernel<FORM, 1, TILES, 8, 3>, args);
+	if (args.cols > 4096 && args.rows / 32 >= backend->n_sms * 9 / 10)
+		return launch<FORM, 2, TILES, 16, 1>(backend, args);
+	return launch<FORM, 1, TILES, 8, 3>(backend, args);
 }
 
 enum status kn_cuda_few(struct kn_backend *backend, const struct kn_matmul *args, int n_rows, struct err *err)
@@ -181,8 +229,8 @@ enum status kn_cuda_few(struct kn_backend *backend, const struct kn_matmul *args
 	few.n_rows = n_rows;
 	few.epilogue = args->epilogue;
 	if (w->form == PACK_BF16)
-		error = n_rows <= 8 ? launch<PACK_BF16, 1>(backend, few) : launch<PACK_BF16, 2>(backend, few);
+		error = n_rows <= 8 ? launch_for<PACK_BF16, 1>(backend, few) : launch_for<PACK_BF16, 2>(backend, few);
 	else
-		error = n_rows <= 8 ? launch<PACK_F16, 1>(backend, few) : launch<PACK_F16, 2>(backend, few);
+		error = n_rows <= 8 ? launch_for<PACK_F16, 1>(backend, few) : launch_for<PACK_F16, 2>(backend, few);
 	return cuda_status(error, "matrix product of few rows", err);
 }

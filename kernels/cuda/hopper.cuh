@@ -1,4 +1,4 @@
-/* Instructions of compute capability 9.0 as functions: transaction barriers, bulk copies, warpgroup products, clusters.
+/* Instructions of compute capability 9.0 as functions: transaction barriers, bulk copies, warpgroup products.
  *
  * Sources including this are compiled for sm_90a alone and their kernels launched on such a GPU only (kn_backend.is_hopper).
  * Tiles in shared memory are lines of 128 bytes (64 elements) whose 16-byte pieces are permuted: piece p of line l lies at
@@ -7,8 +7,6 @@
  * 8 * j + lane % 4 * 2 + c. */
 #ifndef KERNELS_CUDA_HOPPER_CUH
 #define KERNELS_CUDA_HOPPER_CUH
-
-#include <cuda.h>
 
 #include "kernels/cuda/mma.cuh"
 
@@ -82,20 +80,6 @@ static __device__ __forceinline__ void bulk_copy(uint32_t to, const void *from, 
 		     : "memory");
 }
 
-/* Cache policies as the compiler's createpolicy makes them for a fraction of 1. */
-#define HOPPER_EVICT_FIRST 0x12f0000000000000ull
-#define HOPPER_EVICT_LAST 0x14f0000000000000ull
-
-/* The box of a tensor map at (column, line), swizzled; what lies outside the tensor is zero. */
-static __device__ __forceinline__ void box_copy(
-	uint32_t to, const CUtensorMap *map, int column, int line, uint64_t *barrier, uint64_t policy)
-{
-	asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-		     "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
-		     "l"(map), "r"(column), "r"(line), "r"(shared_address(barrier)), "l"(policy)
-		     : "memory");
-}
-
 /* --- warpgroup products ------------------------------------------------------------------------------------------- */
 
 /* Operand whose lines run along the product's depth; a step of 16 elements in depth is 32 bytes further. */
@@ -157,26 +141,14 @@ template <int N> static __device__ __forceinline__ void products_hold(uint32_t (
 	R32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60," \
 	    "%61,%62,%63"
 
-/* d = (add ? d : 0) + a * b, both operands in shared memory along the depth. */
-#define PRODUCT_OF(COUNT, N, TYPE, FORM, REGISTERS, A, B, FLAG, ...)                                                      \
-	static __device__ __forceinline__ void product_##FORM(float(&d)[COUNT], uint64_t a, uint64_t b, int add)         \
-	{                                                                                                                \
-		asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " FLAG ", 0;\n"                                       \
-			     "wgmma.mma_async.sync.aligned.m64n" N "k16.f32." TYPE "." TYPE " {" REGISTERS "}, " A ", " B \
-			     ", add, 1, 1, 0, 0;\n}"                                                                     \
-			     : __VA_ARGS__                                                                               \
-			     : "l"(a), "l"(b), "r"(add));                                                                 \
-	}
-PRODUCT_OF(4, "8", "bf16", bf16, R4, "%4", "%5", "%6", D4(0))
-PRODUCT_OF(8, "16", "bf16", bf16, R8, "%8", "%9", "%10", D8(0))
-PRODUCT_OF(16, "32", "bf16", bf16, R16, "%16", "%17", "%18", D16(0))
-PRODUCT_OF(32, "64", "bf16", bf16, R32, "%32", "%33", "%34", D32(0))
-PRODUCT_OF(64, "128", "bf16", bf16, R64, "%64", "%65", "%66", D64(0))
-PRODUCT_OF(4, "8", "f16", f16, R4, "%4", "%5", "%6", D4(0))
-PRODUCT_OF(8, "16", "f16", f16, R8, "%8", "%9", "%10", D8(0))
-PRODUCT_OF(16, "32", "f16", f16, R16, "%16", "%17", "%18", D16(0))
-PRODUCT_OF(32, "64", "f16", f16, R32, "%32", "%33", "%34", D32(0))
-PRODUCT_OF(64, "128", "f16", f16, R64, "%64", "%65", "%66", D64(0))
+/* d = (add ? d : 0) + a * b, both operands in shared memory along the depth; fp16. */
+static __device__ __forceinline__ void product_f16(float (&d)[64], uint64_t a, uint64_t b, int add)
+{
+	asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"
+		     "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" R64 "}, %64, %65, add, 1, 1, 0, 0;\n}"
+		     : D64(0)
+		     : "l"(a), "l"(b), "r"(add));
+}
 
 /* d += a * b, a in registers, b in shared memory across the depth; fp16. */
 static __device__ __forceinline__ void product_across_f16(float (&d)[32], const uint32_t (&a)[4], uint64_t b)
@@ -193,7 +165,6 @@ static __device__ __forceinline__ void product_across_f16(float (&d)[64], const 
 		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
-#undef PRODUCT_OF
 #undef D4
 #undef D8
 #undef D16
@@ -214,33 +185,6 @@ template <int REGISTERS> static __device__ __forceinline__ void registers_decrea
 template <int REGISTERS> static __device__ __forceinline__ void registers_increase(void)
 {
 	asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
-}
-
-/* --- clusters ----------------------------------------------------------------------------------------------------- */
-
-static __device__ __forceinline__ int cluster_rank(void)
-{
-	int rank;
-	asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-	return rank;
-}
-
-/* All threads of all blocks of the cluster; what they wrote to shared memory is seen afterwards. */
-static __device__ __forceinline__ void cluster_sync(void)
-{
-	asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
-/* Four floats at the same place in the shared memory of block number rank of the cluster. */
-static __device__ __forceinline__ float4 cluster_load(uint32_t address, int rank)
-{
-	float4 v;
-	asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %4, %5;\n"
-		     "ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [there];\n}"
-		     : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-		     : "r"(address), "r"(rank)
-		     : "memory");
-	return v;
 }
 
 #endif

@@ -1,11 +1,13 @@
 /* Times whole decode and prefill steps of a public model shape with random weights, through the backend's contract alone:
  * what the kernels can do before any serving is put around them. Prints one line per row count with the share of the read limit.
- * usage: bench_step SHAPE [cpu|cuda] [steps]   SHAPE: 1b, 8b, 135m */
+ * usage: bench_step SHAPE [cpu|cuda] [steps] [--json FILE]   SHAPE: 1b, 8b, 135m */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/hash.h"
+#include "base/json.h"
 #include "base/mem.h"
 #include "base/text.h"
 #include "kernels/kn.h"
@@ -23,6 +25,7 @@ static const struct shape shapes[] = {
 
 #define ROWS_MAX 4096
 #define CONTEXT 4608
+#define PREFILLS 4 /* timed ones, after one more */
 #define READ_LIMIT_TB_S 4.53 /* read-only stream measured on one H200, 2026-11-29 */
 
 struct model {
@@ -35,6 +38,7 @@ struct model {
 	char *kv;
 	size_t kv_layer_bytes;
 	bool without_attention; /* to see what attention costs */
+	struct json *results;
 };
 
 static void must(enum status status, const struct err *err)
@@ -195,6 +199,20 @@ static double weight_bytes(const struct shape *s)
 	return 2 * (s->layers * layer + (double)s->vocab * s->hidden);
 }
 
+static void record(struct model *m, const char *what, int n_rows, int context, double mean_ns, double best_ns)
+{
+	struct json *row = json_new_object();
+	json_set(row, "what", json_new_string(what));
+	json_set(row, "attention", json_new_bool(!m->without_attention));
+	json_set(row, "rows", json_new_integer(n_rows));
+	json_set(row, "context", json_new_integer(context));
+	json_set(row, "mean_us", json_new_number(mean_ns / 1e3));
+	json_set(row, "best_us", json_new_number(best_ns / 1e3));
+	json_set(row, "tokens_per_s", json_new_number(n_rows * 1e9 / mean_ns));
+	json_set(row, "of_read_limit", json_new_number(weight_bytes(m->shape) / (mean_ns / 1e9) / (READ_LIMIT_TB_S * 1e12)));
+	json_append(m->results, row);
+}
+
 static void bench_decode(struct model *m, int n_rows, int context, int steps)
 {
 	struct err err = {0};
@@ -222,6 +240,7 @@ static void bench_decode(struct model *m, int n_rows, int context, int steps)
 		m->shape->name, n_rows, context, mean / 1e3, best / 1e3, n_rows * 1e9 / mean,
 		weight_bytes(m->shape) / (mean / 1e9) / (READ_LIMIT_TB_S * 1e12),
 		(unsigned long long)(m->kn->plan_bytes(plan) / 1024));
+	record(m, "decode", n_rows, context, mean, best);
 	m->kn->plan_destroy(m->backend, plan);
 	fflush(stdout);
 }
@@ -229,28 +248,71 @@ static void bench_decode(struct model *m, int n_rows, int context, int steps)
 static void bench_prefill(struct model *m, int n_rows)
 {
 	struct err err = {0};
-	double best = 1e30;
+	double best = 1e30, all = 0;
 	place_rows(m, n_rows, 0, true);
-	for (int i = 0; i < 3; i++) {
+	for (int i = 0; i <= PREFILLS; i++) {
 		int64_t begin = clock_monotonic_ns();
 		must(step(m, n_rows, 1, &err), &err);
 		must(m->kn->synchronize(m->backend, &err), &err);
 		double ns = (double)(clock_monotonic_ns() - begin);
+		if (i == 0)
+			continue;
 		best = ns < best ? ns : best;
+		all += ns;
 	}
-	printf("%-4s prefill %4d  %8.2f ms  %8.1f tok/s\n", m->shape->name, n_rows, best / 1e6, n_rows * 1e9 / best);
+	double mean = all / PREFILLS;
+	printf("%-4s prefill %4d  %8.2f ms  best %8.2f ms  %8.1f tok/s\n", m->shape->name, n_rows, mean / 1e6, best / 1e6,
+		n_rows * 1e9 / mean);
+	record(m, "prefill", n_rows, 0, mean, best);
 	fflush(stdout);
+}
+
+static void bench_all(struct model *m, int steps)
+{
+	static const int rows[] = {1, 2, 4, 8, 16, 32, 64, 128};
+	for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+		bench_decode(m, rows[i], 200, steps);
+	bench_decode(m, 1, 4000, steps);
+	bench_prefill(m, 512);
+	bench_prefill(m, 4096);
+	m->without_attention = true;
+	printf("without attention:\n");
+	static const int few[] = {1, 8, 32, 128};
+	for (size_t i = 0; i < sizeof few / sizeof few[0]; i++)
+		bench_decode(m, few[i], 200, steps);
+	bench_prefill(m, 4096);
+}
+
+static enum status write_results(const struct model *m, const char *path)
+{
+	struct err err = {0};
+	struct text text = {0};
+	struct json *root = json_new_object();
+	json_set(root, "shape", json_new_string(m->shape->name));
+	json_set(root, "device", json_new_string(m->kn->describe(m->backend)));
+	json_set(root, "read_limit_tb_s", json_new_number(READ_LIMIT_TB_S));
+	json_set(root, "results", json_clone(m->results));
+	json_write(root, JSON_STYLE_PRETTY, &text);
+	text_append_char(&text, '\n');
+	enum status status = file_write_atomic(path, text_str(&text), text.len, &err);
+	if (status)
+		fprintf(stderr, "bench_step: %s\n", err.text);
+	text_release(&text);
+	json_free(root);
+	return status;
 }
 
 int main(int argc, char **argv)
 {
 	long long steps = 100;
-	struct model m = {.kn = argc > 2 && text_equal(argv[2], "cpu") ? &kn_cpu_ops : &kn_cuda_ops};
-	for (size_t i = 0; argc > 1 && i < sizeof shapes / sizeof shapes[0]; i++)
+	const char *json_path = argc > 3 && text_equal(argv[argc - 2], "--json") ? argv[argc - 1] : NULL;
+	int n_words = json_path ? argc - 2 : argc;
+	struct model m = {.kn = n_words > 2 && text_equal(argv[2], "cpu") ? &kn_cpu_ops : &kn_cuda_ops};
+	for (size_t i = 0; n_words > 1 && i < sizeof shapes / sizeof shapes[0]; i++)
 		if (text_equal(argv[1], shapes[i].name))
 			m.shape = &shapes[i];
-	if (!m.shape || (argc > 3 && !text_to_i64(argv[3], &steps)) || steps < 1) {
-		fprintf(stderr, "usage: bench_step 135m|1b|8b [cpu|cuda] [steps]\n");
+	if (!m.shape || n_words > 4 || (n_words > 3 && !text_to_i64(argv[3], &steps)) || steps < 1) {
+		fprintf(stderr, "usage: bench_step 135m|1b|8b [cpu|cuda] [steps] [--json FILE]\n");
 		return 2;
 	}
 	struct err err = {0};
@@ -258,16 +320,9 @@ int main(int argc, char **argv)
 	must(m.kn->create(&options, &m.backend, &err), &err);
 	printf("%s\n", m.kn->describe(m.backend));
 	create(&m);
-	static const int rows[] = {1, 2, 4, 8, 16, 32, 64, 128};
-	for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-		bench_decode(&m, rows[i], 200, (int)steps);
-	bench_decode(&m, 1, 4000, (int)steps);
-	bench_prefill(&m, 512);
-	bench_prefill(&m, 4096);
-	m.without_attention = true;
-	printf("without attention:\n");
-	bench_decode(&m, 1, 200, (int)steps);
-	bench_decode(&m, 8, 200, (int)steps);
-	bench_prefill(&m, 4096);
-	return 0;
+	m.results = json_new_array();
+	bench_all(&m, (int)steps);
+	enum status status = json_path ? write_results(&m, json_path) : STATUS_OK;
+	json_free(m.results);
+	return status ? 1 : 0;
 }

@@ -140,7 +140,7 @@ static void products_agree_for_every_type_epilogue_and_row_count(void **state)
 		{320, 1536, 16},
 		{64, 264, 2},
 		{96, 576, 3},
-		{528, 2048, 7},
+		{544, 2048, 7},
 		{64, 1536, 9},
 		{192, 4096, 15},
 		{160, 264, 17},
@@ -245,12 +245,10 @@ static void a_product_written_for_its_reader_gives_the_same_end(void **state)
 		}
 }
 
-/* Of 2 to 16 rows everywhere, to 128 on Hopper. */
-static void a_row_has_the_same_bits_among_any_number_of_rows(void **state)
+static void a_row_has_the_same_bits_among_2_to_16_rows(void **state)
 {
-	enum { ROWS = 640, COLS = 1096, MOST = 128 };
-	static const int counts[] = {2, 3, 5, 8, 9, 16, 17, 32, 33, 64, 65, 127};
-	int most = strstr(gpu.kn->describe(gpu.backend), "sm_90") ? MOST : 16;
+	enum { ROWS = 640, COLS = 1096, MOST = 16 };
+	static const int counts[] = {2, 3, 5, 7, 8, 9, 15};
 	uint64_t bytes;
 	void *data = weights(DTYPE_BF16, ROWS * COLS, &bytes);
 	float *x = normals(3, (size_t)MOST * COLS), *norm = normals(8, COLS), *zeros = mem_calloc((size_t)MOST * ROWS, 4);
@@ -258,8 +256,8 @@ static void a_row_has_the_same_bits_among_any_number_of_rows(void **state)
 	struct kn_slice slice = whole(DTYPE_BF16, data, ROWS, COLS);
 	for (int epilogue = KN_STORE; epilogue <= KN_SWIGLU; epilogue++) {
 		size_t width = epilogue == KN_SWIGLU ? ROWS / 2 : ROWS;
-		run_matmul(&gpu, &slice, x, norm, epilogue, most, false, zeros, all);
-		for (size_t i = 0; i < sizeof counts / sizeof counts[0] && counts[i] <= most; i++) {
+		run_matmul(&gpu, &slice, x, norm, epilogue, MOST, false, zeros, all);
+		for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
 			run_matmul(&gpu, &slice, x, norm, epilogue, counts[i], false, zeros, some);
 			assert_memory_equal(some, all, (size_t)counts[i] * width * 4);
 		}
@@ -467,7 +465,8 @@ static void attention_agrees_for_steps_of_several_sequences(void **state)
 			for (int s = 0; s < 3; s++)
 				n += spans[k][s][1] - spans[k][s][0];
 			size_t count = (size_t)n * (size_t)c->heads * (size_t)c->head_dim;
-			float *qkv = normals(40 + i, 900 * width), *a = mem_calloc(count * 4, 4), *b = mem_calloc(count * 4, 4);
+			size_t most = 1024 * (size_t)c->heads * (size_t)c->head_dim; /* run_mixed's own steps before the last */
+			float *qkv = normals(40 + i, 900 * width), *a = mem_calloc(most, 4), *b = mem_calloc(most, 4);
 			run_mixed(&cpu, c, qkv, spans[k], b);
 			run_mixed(&gpu, c, qkv, spans[k], a);
 			double d = distance(a, b, count);
@@ -522,7 +521,7 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(products_agree_for_every_type_epilogue_and_row_count),
 		cmocka_unit_test(a_product_written_for_its_reader_gives_the_same_end),
-		cmocka_unit_test(a_row_has_the_same_bits_among_any_number_of_rows),
+		cmocka_unit_test(a_row_has_the_same_bits_among_2_to_16_rows),
 		cmocka_unit_test(attention_agrees_for_steps_of_several_sequences),
 		cmocka_unit_test(attention_agrees_whole_in_chunks_and_step_by_step),
 		cmocka_unit_test(embedding_and_addition_agree),
