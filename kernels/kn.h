@@ -67,8 +67,8 @@ struct kn_matmul {
 	float *y;
 	int64_t y_stride;
 	const int32_t *row_index; /* NULL, or n_rows indexes into x: the rows to use (for logits of some rows only) */
-	/* NULL, or the matrix of the one product that will read y (with KN_SWIGLU only): y, and that product's x with x_for_w set, then
-	 * hold whatever the backend thinks best for it. That product takes as many rows, no norm and no row_index. */
+	/* NULL, or the matrix of the one product that will read y (with KN_SWIGLU only): y, and that product's x with x_for_w set,
+	 * then hold whatever the backend thinks best for it. That product takes as many rows, no norm and no row_index. */
 	const struct kn_matrix *reader;
 	int x_for_w; /* 1: x was written by an operation whose reader was w */
 };

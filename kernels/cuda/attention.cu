@@ -77,8 +77,8 @@ static cudaError_t rope_append(struct kn_backend *backend, const struct kn_atten
 static cudaError_t append(struct kn_backend *backend, const struct kn_attention *args, int n_rows)
 {
 	const int64_t threads = (int64_t)n_rows * 2 * args->n_kv_heads * (args->head_dim / 8);
-	return launch_dependent(backend->stream, dim3((unsigned)((threads + APPEND_THREADS - 1) / APPEND_THREADS)), dim3(APPEND_THREADS),
-		0, append_kernel, *args, n_rows);
+	return launch_dependent(backend->stream, dim3((unsigned)((threads + APPEND_THREADS - 1) / APPEND_THREADS)),
+		dim3(APPEND_THREADS), 0, append_kernel, *args, n_rows);
 }
 
 /* Query heads that read one KV head share its loads when every KV head serves equally many of them. */

@@ -67,7 +67,8 @@ static __device__ __forceinline__ void request_tile(const struct decode_row &r, 
 		const int2 place = cache_piece(HEAD_DIM, piece);
 		const bool past = token + place.x > r.position;
 		if (token + place.x < r.first_fresh || past)
-			copy_async(to + (place.x * decode_shape<HEAD_DIM>::LINE + place.y) * sizeof(__half), from + piece * 8, !past);
+			copy_async(
+				to + (place.x * decode_shape<HEAD_DIM>::LINE + place.y) * sizeof(__half), from + piece * 8, !past);
 	}
 }
 

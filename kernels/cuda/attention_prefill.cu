@@ -31,7 +31,8 @@ static __device__ __forceinline__ void request_keys(
 		const int piece = threadIdx.x + i * THREADS;
 		if (piece >= ALL)
 			break;
-		const int number = piece / BLOCK_PIECES, block = min(tile * (PREFILL_KEYS / KN_KV_BLOCK_TOKENS) + number, last_block);
+		const int number = piece / BLOCK_PIECES,
+			  block = min(tile * (PREFILL_KEYS / KN_KV_BLOCK_TOKENS) + number, last_block);
 		const int2 from = cache_piece(HEAD_DIM, piece % BLOCK_PIECES);
 		const int64_t at = cache_at(a, table[block], kv_head) + piece % BLOCK_PIECES * 8;
 		const int line = number * KN_KV_BLOCK_TOKENS + from.x;

@@ -139,7 +139,8 @@ static __device__ __forceinline__ void add_values(float (&out)[HEAD_DIM / 2], co
 }
 
 /* Scores become weights in the running softmax; keep is what earlier results are worth now. */
-static __device__ __forceinline__ void soften(struct flash_lines &lines, float (&score)[64], int first_key, bool masked, float (&keep)[2])
+static __device__ __forceinline__ void soften(
+	struct flash_lines &lines, float (&score)[64], int first_key, bool masked, float (&keep)[2])
 {
 	const int t = threadIdx.x % 4;
 	if (masked) {
@@ -267,7 +268,8 @@ static __device__ __forceinline__ void multiply_all(const struct kn_attention &a
 		total += __shfl_xor_sync(0xffffffffu, total, 2);
 		if (line >= tile.n_lines)
 			continue;
-		const int64_t to = ((int64_t)row * a.n_heads + tile.heads.first + line % tile.heads.count) * HEAD_DIM + lane % 4 * 2;
+		const int64_t to =
+			((int64_t)row * a.n_heads + tile.heads.first + line % tile.heads.count) * HEAD_DIM + lane % 4 * 2;
 		const float scale = 1.0f / total;
 #pragma unroll
 		for (int d = 0; d < HEAD_DIM / 8; d++)
@@ -276,7 +278,8 @@ static __device__ __forceinline__ void multiply_all(const struct kn_attention &a
 }
 
 /* Block: one tile of rows and the query heads of one block (see attention_cut). Warpgroup 0: its first warp asks for copies;
- * warpgroups 1 and 2: 64 lines each, all keys. Shared, 1024-byte aligned: queries, FLASH_STAGES tiles of keys, as many of values. */
+ * warpgroups 1 and 2: 64 lines each, all keys. Shared, 1024-byte aligned: queries, FLASH_STAGES tiles of keys, as many of values.
+ */
 template <int HEAD_DIM>
 __global__ void __launch_bounds__(FLASH_THREADS, 1)
 	attention_prefill_hopper_kernel(const struct kn_attention a, const struct attention_cut cut)

@@ -21,8 +21,8 @@ __global__ void __launch_bounds__(THREADS)
 		to[i] = as_float(line[i]);
 }
 
-/* First to compute in a step. It starts when kn_cuda_take has ended, not before: later kernels look at slots and positions before they
- * wait for the one in front of them, and none of them starts before this one has. */
+/* First to compute in a step. It starts when kn_cuda_take has ended, not before: later kernels look at slots and positions before
+ * they wait for the one in front of them, and none of them starts before this one has. */
 enum status kn_cuda_embed(struct kn_backend *backend, const struct kn_matrix *table, const int32_t *ids, int n_rows, float *out,
 	int64_t out_stride, struct err *err)
 {
@@ -30,8 +30,8 @@ enum status kn_cuda_embed(struct kn_backend *backend, const struct kn_matrix *ta
 	cudaError_t error = cudaErrorInvalidValue;
 	switch (table->form) {
 	case PACK_BF16:
-		error = launch_after(backend->stream, grid, block, 0, embed_kernel<__nv_bfloat16>, table->data, ids,
-			table->cols, out, out_stride);
+		error = launch_after(backend->stream, grid, block, 0, embed_kernel<__nv_bfloat16>, table->data, ids, table->cols,
+			out, out_stride);
 		break;
 	case PACK_F16:
 		error = launch_after(
@@ -232,12 +232,13 @@ __global__ void __launch_bounds__(THREADS) swiglu_kernel(const P *product, T *y,
 	*(struct neighbours<T, COUNT> *)(y + (int64_t)blockIdx.y * y_stride + i) = out;
 }
 
-template <typename P, typename T> static cudaError_t launch_swiglu(struct kn_backend *backend, T *y, int64_t y_stride, int64_t cols, int n_rows)
+template <typename P, typename T>
+static cudaError_t launch_swiglu(struct kn_backend *backend, T *y, int64_t y_stride, int64_t cols, int n_rows)
 {
 	const int count = cols % 8 == 0 && y_stride % 8 == 0 && (uintptr_t)y % 16 == 0 ? 8 : 1;
 	dim3 grid((unsigned)((cols + THREADS * count - 1) / (THREADS * count)), n_rows);
-	return launch_dependent(backend->stream, grid, dim3(THREADS), 0, count == 8 ? swiglu_kernel<P, T, 8> : swiglu_kernel<P, T, 1>,
-		(const P *)backend->product, y, y_stride, cols);
+	return launch_dependent(backend->stream, grid, dim3(THREADS), 0,
+		count == 8 ? swiglu_kernel<P, T, 8> : swiglu_kernel<P, T, 1>, (const P *)backend->product, y, y_stride, cols);
 }
 
 template <typename T> static cudaError_t swiglu_of(struct kn_backend *backend, const struct kn_matmul *args, int n_rows)

@@ -87,7 +87,8 @@ template <int MATRICES, int WARPS> struct few_cursor {
 template <int MATRICES> struct few_chunk {
 	uint4 w[MATRICES][2][2];
 
-	template <int WARPS> __device__ __forceinline__ void load(const struct few_args &a, struct few_cursor<MATRICES, WARPS> &cursor)
+	template <int WARPS>
+	__device__ __forceinline__ void load(const struct few_args &a, struct few_cursor<MATRICES, WARPS> &cursor)
 	{
 		const int64_t column = cursor.column(), end = cursor.tile < a.n_tiles ? a.cols : 0;
 #pragma unroll
@@ -129,8 +130,8 @@ static __device__ __forceinline__ void few_finish(
 	}
 }
 
-/* Block: every gridDim.x-th tile of MATRICES * 16 weight rows. Warp: every WARPS-th chunk of the columns. Lane (g, t): weight rows g
- * and g + 8 of each 16 and activation row g of each 8, columns 8t to 8t + 7 of every 32. */
+/* Block: every gridDim.x-th tile of MATRICES * 16 weight rows. Warp: every WARPS-th chunk of the columns. Lane (g, t): weight rows
+ * g and g + 8 of each 16 and activation row g of each 8, columns 8t to 8t + 7 of every 32. */
 template <enum pack_form FORM, int MATRICES, int TILES, int WARPS, int BLOCKS_PER_SM>
 __global__ void __launch_bounds__(WARPS *CUDA_WARP, BLOCKS_PER_SM) few_kernel(const struct few_args a)
 {

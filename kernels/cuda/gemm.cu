@@ -102,7 +102,8 @@ enum status kn_cuda_gemm(struct kn_backend *backend, const struct kn_matmul *arg
 	cublasStatus_t status = find_choice(backend, &shape, &choice);
 	if (status == CUBLAS_STATUS_SUCCESS)
 		status = cublasLtMatmul(backend->blas, backend->gemm->operation, &one, w->data, choice->w, x, choice->x, &keep, y,
-			choice->y, y, choice->y, &choice->algorithm, backend->blas_workspace, GEMM_WORKSPACE_BYTES, backend->stream);
+			choice->y, y, choice->y, &choice->algorithm, backend->blas_workspace, GEMM_WORKSPACE_BYTES,
+			backend->stream);
 	if (status != CUBLAS_STATUS_SUCCESS)
 		return err_set(err, STATUS_UNAVAILABLE, "cuBLASLt refused a product of [%d, %lld] with [%lld, %lld]: %s", n_rows,
 			(long long)w->cols, (long long)w->rows, (long long)w->cols, cublasLtGetStatusString(status));

@@ -30,7 +30,8 @@ static __device__ __forceinline__ void barrier_init_done(void)
 /* One arrival that also announces bytes of bulk copies. */
 static __device__ __forceinline__ void barrier_expect(uint64_t *barrier, int bytes)
 {
-	asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
+	asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+		     : "memory");
 }
 
 static __device__ __forceinline__ void barrier_arrive(uint64_t *barrier)
@@ -137,8 +138,9 @@ template <int N> static __device__ __forceinline__ void products_hold(uint32_t (
 #define R8 R4 ",%4,%5,%6,%7"
 #define R16 R8 ",%8,%9,%10,%11,%12,%13,%14,%15"
 #define R32 R16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define R64                                                                                                                       \
-	R32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60," \
+#define R64 \
+	R32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%" \
+	    "60," \
 	    "%61,%62,%63"
 
 /* d = (add ? d : 0) + a * b, both operands in shared memory along the depth; fp16. */

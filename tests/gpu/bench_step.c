@@ -136,7 +136,8 @@ static enum status step(struct model *m, int n_rows, int n_logits, struct err *e
 	enum status status = kn->embed(m->backend, m->embedding, m->tokens, n_rows, m->residual, s->hidden, err);
 	for (int i = 0; i < s->layers && !status; i++) {
 		char *keys = m->kv + 2 * (size_t)i * m->kv_layer_bytes;
-		struct kn_matmul qkv = {m->qkv[i], m->residual, s->hidden, m->norm, 1e-5f, KN_STORE, m->qkv_out, qkv_width, NULL, NULL, 0};
+		struct kn_matmul qkv = {
+			m->qkv[i], m->residual, s->hidden, m->norm, 1e-5f, KN_STORE, m->qkv_out, qkv_width, NULL, NULL, 0};
 		struct kn_attention attention = {.qkv = m->qkv_out,
 			.out = m->attended,
 			.n_heads = s->heads,
@@ -155,8 +156,8 @@ static enum status step(struct model *m, int n_rows, int n_logits, struct err *e
 			.scale = 0.1f,
 			.reader = m->o[i]};
 		struct kn_matmul o = {m->o[i], m->attended, attended, NULL, 0, KN_ADD, m->residual, s->hidden, NULL, NULL, 1};
-		struct kn_matmul gate_up = {m->gate_up[i], m->residual, s->hidden, m->norm, 1e-5f, KN_SWIGLU, m->ffn, s->ffn, NULL,
-			m->down[i], 0};
+		struct kn_matmul gate_up = {
+			m->gate_up[i], m->residual, s->hidden, m->norm, 1e-5f, KN_SWIGLU, m->ffn, s->ffn, NULL, m->down[i], 0};
 		struct kn_matmul down = {m->down[i], m->ffn, s->ffn, NULL, 0, KN_ADD, m->residual, s->hidden, NULL, NULL, 1};
 		status = kn->matmul(m->backend, &qkv, n_rows, err);
 		if (!status && !m->without_attention)

@@ -184,8 +184,8 @@ static void products_agree_for_every_type_epilogue_and_row_count(void **state)
 }
 
 /* y = up * silu(gate) of x, then out += down * y, with y left to the backend's own form or not. */
-static void run_ffn(const struct side *side, const struct kn_slice *gate_up, const struct kn_slice *down, const float *x, int n_rows,
-	bool linked, float *out)
+static void run_ffn(const struct side *side, const struct kn_slice *gate_up, const struct kn_slice *down, const float *x,
+	int n_rows, bool linked, float *out)
 {
 	struct err err = {0};
 	struct kn_matrix *w[2];
