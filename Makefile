@@ -66,6 +66,9 @@ ALL_SRC := $(BASE_SRC) $(KERNELS_SRC) $(ENGINE_SRC) $(HARNESS_SRC) $(wildcard en
 	$(TEST_SRC) $(FUZZ_SRC) $(TOOL_MAIN_SRC)
 ALL_HEADERS := $(wildcard base/*.h kernels/*.h kernels/*/*.h engine/*.h harness/*.h tests/support/*.h)
 
+FAKE_SRC := $(wildcard tests/support/fake/*.c)
+ALL_SRC += $(FAKE_SRC)
+
 TESTS := $(patsubst %.c,$(B)/%,$(TEST_SRC))
 TOOLS := $(patsubst %.c,$(B)/%,$(TOOL_MAIN_SRC))
 PROGRAMS := $(B)/verdict $(B)/verdict-engine
@@ -136,6 +139,19 @@ $(TESTS) $(TOOLS): $(B)/tests/%: $(B)/obj/tests/%.o $$(call layers,tests/$$*)
 	@mkdir -p $(@D)
 	@echo "LD    $@"
 	$(Q)$(CC) $(ALL_LDFLAGS) $< -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LIBS_TEST) -o $@
+
+# Libraries that stand for those of a driver, found through LD_LIBRARY_PATH as real ones are.
+FAKES := $(addprefix $(B)/tests/fake/,nvml/libnvidia-ml.so.1 nvml-errors/libnvidia-ml.so.1 nvml-old/libnvidia-ml.so.1 \
+	nccl/libnccl.so.2)
+$(B)/tests/fake/nvml-errors/%: FAKE_FLAGS = -DFAKE_ERRORS
+$(B)/tests/fake/nvml-old/%: FAKE_FLAGS = -DFAKE_OLD
+$(filter %ml.so.1,$(FAKES)): tests/support/fake/nvml.c
+$(filter %nccl.so.2,$(FAKES)): tests/support/fake/nccl.c
+$(FAKES):
+	@mkdir -p $(@D)
+	@echo "LD    $@"
+	$(Q)$(CC) -std=c17 $(WARNINGS) -O1 -g -fPIC -shared $(FAKE_FLAGS) $< -o $@
+$(B)/tests/harness/test_nvml: | $(FAKES)
 
 -include $(patsubst %.c,$(B)/obj/%.d,$(ALL_SRC))
 

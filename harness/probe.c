@@ -13,6 +13,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/text.h"
+#include "harness/nccl.h"
 #include "harness/nvml.h"
 #include "harness/probe_cpu.h"
 
@@ -79,6 +80,19 @@ static struct json *new_gpus(void)
 	return gpus;
 }
 
+/* The files of the driver may be hidden from a container, and then its library is what tells the GPUs. */
+static void add_gpu_facts(const struct nvml *nvml, struct json *facts)
+{
+	char nccl[NCCL_VERSION_BYTES];
+	nvml_facts(nvml, facts);
+	if (nccl_version(nccl))
+		json_set(facts, "nccl", json_new_string(nccl));
+	if (!json_count(json_get(facts, "gpus")))
+		json_set(facts, "gpus", json_clone(json_get(facts, "gpu_details")));
+	if (!json_text(json_get(facts, "gpu_driver")) && json_get(facts, "gpu_driver_version"))
+		json_set(facts, "gpu_driver", json_clone(json_get(facts, "gpu_driver_version")));
+}
+
 static struct json *facts(void)
 {
 	struct json *object = json_new_object();
@@ -102,7 +116,7 @@ static struct json *facts(void)
 	json_set(object, "gpu_driver", new_line_of("/proc/driver/nvidia/version"));
 	struct nvml *nvml = nvml_open();
 	if (nvml)
-		nvml_facts(nvml, object);
+		add_gpu_facts(nvml, object);
 	nvml_close(nvml);
 	return object;
 }
