@@ -12,6 +12,7 @@
 #include "base/mem.h"
 #include "base/random.h"
 #include "base/utf8.h"
+#include "engine/api_prompts.h"
 #include "engine/api_reply.h"
 
 struct completion;
@@ -309,100 +310,11 @@ static void on_done(void *ctx, const struct engine_result *result)
 
 /* ---- the start, on the server thread, gate held ---- */
 
-static enum status engine_refusal(const struct err *err, struct api_error *error)
-{
-	if (err->status == STATUS_INPUT)
-		return api_error_set(error, 400,
-			text_equal(err->code, "context_length_exceeded") ? "context_length_exceeded" : "invalid_value", NULL, "%s",
-			err->text);
-	if (text_equal(err->code, "queue_full"))
-		return api_error_set(error, 429, "queue_full", NULL, "%s", err->text);
-	if (err->status == STATUS_UNAVAILABLE)
-		return api_error_set(error, 503, "unavailable", NULL, "%s", err->text);
-	return api_error_set(error, 500, "engine_error", NULL, "%s", err->text);
-}
-
-/* Text that cannot fit is refused before it is encoded, so that encoding on the server thread stays short. */
-static enum status encode_text(const struct api_gate *gate, const struct api_request *request, const struct api_prompt *prompt,
-	struct token_list *out, struct api_error *error)
-{
-	const struct api_backend *backend = &gate->backend;
-	int context = backend->ops->max_model_len(backend->self);
-	int32_t bos = backend->ops->prompt_bos(backend->self);
-	struct err err = {0};
-
-	size_t at_least = prompt->len / (size_t)gate->token_bytes_max;
-	if (at_least > (size_t)context)
-		return api_error_set(error, 400, "context_length_exceeded", "prompt",
-			"the prompt has at least %zu tokens, and the context of this model is %d tokens", at_least, context);
-	if (bos >= 0)
-		token_list_append(out, bos);
-	if (backend->ops->encode(backend->self, prompt->text, prompt->len, request->parse_special, out, &err) != STATUS_OK)
-		return engine_refusal(&err, error);
-	return STATUS_OK;
-}
-
-static enum status encode_prompt(const struct api_gate *gate, const struct api_request *request, size_t index,
-	struct token_list *out, struct api_error *error)
-{
-	const struct api_backend *backend = &gate->backend;
-	struct err err = {0};
-
-	if (request->kind == API_CHAT) {
-		size_t bytes = 0;
-		for (size_t i = 0; i < request->n_messages; i++)
-			bytes += request->messages[i].content_len;
-		int context = backend->ops->max_model_len(backend->self);
-		if (bytes / (size_t)gate->token_bytes_max > (size_t)context)
-			return api_error_set(error, 400, "context_length_exceeded", "messages",
-				"the messages have at least %zu tokens, and the context of this model is %d tokens",
-				bytes / (size_t)gate->token_bytes_max, context);
-		if (backend->ops->render_chat(backend->self, request->messages, request->n_messages, out, &err) != STATUS_OK)
-			return engine_refusal(&err, error);
-		return STATUS_OK;
-	}
-	const struct api_prompt *prompt = &request->prompts[index];
-	if (prompt->text)
-		return encode_text(gate, request, prompt, out, error);
-	int32_t vocab = backend->ops->vocab_size(backend->self);
-	for (size_t i = 0; i < prompt->n_ids; i++) {
-		if (prompt->ids[i] >= vocab)
-			return api_error_set(error, 400, "invalid_value", "prompt",
-				"token id %d is not in the vocabulary of %d tokens", prompt->ids[i], vocab);
-		token_list_append(out, prompt->ids[i]);
-	}
-	return STATUS_OK;
-}
-
-/* How many tokens a prompt may be followed by. A number that was asked for is granted or refused, never cut. */
-static enum status room_for(
-	const struct api_gate *gate, const struct api_request *request, size_t prompt_tokens, int *out, struct api_error *error)
-{
-	int context = gate->backend.ops->max_model_len(gate->backend.self);
-	const char *field = request->kind == API_CHAT ? "messages" : "prompt";
-	int asked = request->sampling.max_tokens;
-
-	if (prompt_tokens == 0)
-		return api_error_set(error, 400, "invalid_value", field, "the prompt is empty");
-	if (prompt_tokens >= (size_t)context)
-		return api_error_set(error, 400, "context_length_exceeded", field,
-			"the prompt has %zu tokens, and the context of this model is %d tokens, prompt and answer together",
-			prompt_tokens, context);
-	int room = context - (int)prompt_tokens;
-	if (asked > room)
-		return api_error_set(error, 400, "context_length_exceeded", "max_tokens",
-			"max_tokens is %d, but after the prompt of %zu tokens the context of %d tokens has room for %d", asked,
-			prompt_tokens, context, room);
-	if (asked == 0 && request->kind == API_COMPLETION)
-		asked = API_COMPLETION_TOKENS_DEFAULT < room ? API_COMPLETION_TOKENS_DEFAULT : room;
-	*out = asked ? asked : room;
-	return STATUS_OK;
-}
-
-static struct completion *completion_new(struct api_gate *gate, struct http_exchange *exchange, struct api_request *request)
+/* Takes over the request. */
+static struct completion *completion_new(
+	struct api_gate *gate, struct http_exchange *exchange, struct api_request *request, const struct api_prompts *prompts)
 {
 	struct completion *completion = mem_calloc(1, sizeof(*completion));
-	size_t prompts = request->kind == API_CHAT ? 1 : request->n_prompts;
 
 	completion->gate = gate;
 	completion->backend = gate->backend;
@@ -412,7 +324,8 @@ static struct completion *completion_new(struct api_gate *gate, struct http_exch
 	atomic_init(&completion->refs, 2);
 	pthread_mutex_init(&completion->lock, NULL);
 	api_reply_init(&completion->reply, request->kind, request->stream, gate->backend.ops->model_name(gate->backend.self));
-	completion->n_choices = (int)prompts * request->n;
+	completion->prompt_tokens = prompts->tokens;
+	completion->n_choices = (int)prompts->count * request->n;
 	completion->unfinished = completion->n_choices;
 	completion->choices = mem_calloc((size_t)completion->n_choices, sizeof(*completion->choices));
 	for (int i = 0; i < completion->n_choices; i++) {
@@ -448,7 +361,7 @@ static enum status submit_choice(struct choice *choice, const struct token_list 
 	atomic_fetch_add(&completion->refs, 1);
 	if (backend->ops->submit(backend->self, prompt->ids, prompt->count, &sampling, &listener, &id, &err) != STATUS_OK) {
 		completion_unref(completion);
-		return engine_refusal(&err, error);
+		return api_engine_refusal(&err, error);
 	}
 	/* The step thread may already have asked for the end. */
 	atomic_store(&choice->handle, id + 1);
@@ -472,12 +385,13 @@ static void abandon_from(struct completion *completion, int first, const struct 
 		completion_end(completion);
 }
 
-static void submit_all(struct completion *completion, const struct token_list *prompts, const int *max_tokens)
+static void submit_all(struct completion *completion, const struct api_prompts *prompts)
 {
 	for (int i = 0; i < completion->n_choices; i++) {
 		int prompt = i / completion->request.n;
 		struct api_error error = {0};
-		if (submit_choice(&completion->choices[i], &prompts[prompt], max_tokens[prompt], &error) != STATUS_OK) {
+		if (submit_choice(&completion->choices[i], &prompts->lists[prompt], prompts->max_tokens[prompt], &error) !=
+			STATUS_OK) {
 			abandon_from(completion, i, &error);
 			return;
 		}
@@ -487,37 +401,22 @@ static void submit_all(struct completion *completion, const struct token_list *p
 void api_completion_start(struct api_gate *gate, struct http_exchange *exchange, enum api_kind kind)
 {
 	struct api_request request;
+	struct api_prompts prompts = {0};
 	struct api_error error = {0};
-	struct token_list *prompts = NULL;
-	int *max_tokens = NULL;
-	size_t n_prompts = 0, body_len;
+	size_t body_len;
 	const char *body = http_body(exchange, &body_len);
-	int prompt_tokens = 0;
 
 	enum status status = api_request_parse(kind, body, body_len, &request, &error);
+	if (status == STATUS_OK)
+		status = api_prompts_encode(&gate->backend, gate->token_bytes_max, &request, &prompts, &error);
 	if (status == STATUS_OK) {
-		n_prompts = kind == API_CHAT ? 1 : request.n_prompts;
-		prompts = mem_calloc(n_prompts, sizeof(*prompts));
-		max_tokens = mem_calloc(n_prompts, sizeof(*max_tokens));
-	}
-	for (size_t i = 0; status == STATUS_OK && i < n_prompts; i++) {
-		status = encode_prompt(gate, &request, i, &prompts[i], &error);
-		if (status == STATUS_OK)
-			status = room_for(gate, &request, prompts[i].count, &max_tokens[i], &error);
-		prompt_tokens += (int)prompts[i].count;
-	}
-	if (status == STATUS_OK) {
-		struct completion *completion = completion_new(gate, exchange, &request);
-		completion->prompt_tokens = prompt_tokens;
+		struct completion *completion = completion_new(gate, exchange, &request, &prompts);
 		http_attach(exchange, completion, on_gone, completion_unref);
-		submit_all(completion, prompts, max_tokens);
+		submit_all(completion, &prompts);
 		completion_unref(completion);
 	} else {
 		api_request_release(&request);
 		api_reply_refusal(exchange, &error, NULL);
 	}
-	for (size_t i = 0; i < n_prompts; i++)
-		token_list_release(&prompts[i]);
-	mem_free(prompts);
-	mem_free(max_tokens);
+	api_prompts_release(&prompts);
 }
