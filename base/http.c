@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/http_connection.h"
 #include "base/http_exchange.h"
 #include "base/listen.h"
 #include "base/log.h"
@@ -31,15 +32,6 @@
 #define STREAM_BLOCK_BYTES 16384
 #define EVENTS_MAX 64
 
-/* Owner: the server thread. */
-struct http_connection {
-	int fd;
-	bool peer_closed; /* its sending side is shut: nobody waits for an answer that is not ready */
-	int64_t waiting_since_ns; /* start or last answer; 0 while an exchange is being handled */
-	struct http_exchange *current; /* NULL between requests */
-	struct http_connection *prev, *next;
-};
-
 struct http_server {
 	struct http_config config; /* its strings are copies */
 	struct listen_socket listening;
@@ -49,8 +41,7 @@ struct http_server {
 	pthread_t thread;
 
 	/* Owner: the server thread. */
-	struct http_connection *connections;
-	int n_connections;
+	struct http_connections connections;
 	bool quiesced;
 
 	/* From any thread to the server thread; the deadline is written before closing is set. */
@@ -188,7 +179,7 @@ static void handle(struct http_server *server, struct http_exchange *exchange)
 		refuse(exchange, 413, "the request body is larger than this server accepts");
 	else if (server->quiesced)
 		refuse(exchange, 503, "the server is stopping");
-	else if (server->n_connections > server->config.connections_max)
+	else if (server->connections.count > server->config.connections_max)
 		refuse(exchange, 503, "too many connections");
 	else
 		server->config.handle(server->config.ctx, exchange);
@@ -272,48 +263,19 @@ static void on_completed(void *cls, struct MHD_Connection *mhd, void **state, en
 	http_exchange_drop(exchange);
 }
 
-static struct http_connection *connection_open(struct http_server *server, int fd)
-{
-	struct http_connection *connection = mem_calloc(1, sizeof(*connection));
-	struct epoll_event event = {.events = EPOLLRDHUP | EPOLLONESHOT, .data.ptr = connection};
-
-	connection->fd = fd;
-	connection->waiting_since_ns = clock_monotonic_ns();
-	connection->next = server->connections;
-	if (connection->next)
-		connection->next->prev = connection;
-	server->connections = connection;
-	server->n_connections++;
-	if (epoll_ctl(server->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0)
-		log_warn("http", "a client's hang-up cannot be watched: %s", strerror(errno));
-	return connection;
-}
-
-static void connection_close(struct http_server *server, struct http_connection *connection)
-{
-	epoll_ctl(server->epoll_fd, EPOLL_CTL_DEL, connection->fd, NULL);
-	if (connection->prev)
-		connection->prev->next = connection->next;
-	else
-		server->connections = connection->next;
-	if (connection->next)
-		connection->next->prev = connection->prev;
-	server->n_connections--;
-	mem_free(connection);
-}
-
 static void on_connection(void *cls, struct MHD_Connection *mhd, void **state, enum MHD_ConnectionNotificationCode what)
 {
 	struct http_server *server = cls;
 
 	if (what == MHD_CONNECTION_NOTIFY_STARTED) {
-		*state = connection_open(server, MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd);
+		int fd = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+		*state = http_connections_add(&server->connections, server->epoll_fd, fd);
 	} else {
-		connection_close(server, *state);
+		http_connections_remove(&server->connections, server->epoll_fd, *state);
 		*state = NULL;
 	}
 	pthread_mutex_lock(&server->hub->lock);
-	server->hub->stats.connections = server->n_connections;
+	server->hub->stats.connections = server->connections.count;
 	pthread_mutex_unlock(&server->hub->lock);
 }
 
@@ -334,23 +296,14 @@ static void library_log(void *cls, const char *format, va_list args)
 
 /* ---- the loop ---- */
 
-/* Ends connections whose request has not arrived in time, or was cut short. A slow sender cannot reset this clock byte by
- * byte. */
-static void end_overdue(struct http_server *server)
+/* Where connections are scarce, idle ones go sooner. */
+static int request_timeout_ms(const struct http_server *server)
 {
 	const struct http_config *config = &server->config;
-	bool crowded = server->n_connections > config->connections_max && config->crowded_timeout_ms < config->request_timeout_ms;
-	int timeout_ms = crowded ? config->crowded_timeout_ms : config->request_timeout_ms;
-	int64_t oldest_ns = clock_monotonic_ns() - (int64_t)timeout_ms * 1000000;
+	bool crowded = server->connections.count > config->connections_max;
 
-	for (struct http_connection *connection = server->connections; connection; connection = connection->next) {
-		if (connection->waiting_since_ns && connection->waiting_since_ns < oldest_ns)
-			shutdown(connection->fd, SHUT_RDWR);
-		/* The library misses the end of a request that was cut short when the end came together with the last bytes
-		 * (0.9.75 reads once per edge). This repeats the edge and loses nothing that is still to be read. */
-		else if (connection->waiting_since_ns && connection->peer_closed)
-			shutdown(connection->fd, SHUT_RD);
-	}
+	return crowded && config->crowded_timeout_ms < config->request_timeout_ms ? config->crowded_timeout_ms
+										  : config->request_timeout_ms;
 }
 
 /* Wakes every exchange that other threads have marked. */
@@ -445,11 +398,11 @@ static void *server_thread(void *arg)
 		int64_t now_ns = clock_monotonic_ns();
 		if (now_ns - checked_ns > (int64_t)LOOP_WAIT_MS_MAX * 1000000) {
 			checked_ns = now_ns;
-			end_overdue(server);
+			http_connections_end_overdue(&server->connections, request_timeout_ms(server));
 		}
 	}
 	/* The library wants nothing suspended when it stops. */
-	for (struct http_connection *connection = server->connections; connection; connection = connection->next) {
+	for (struct http_connection *connection = server->connections.first; connection; connection = connection->next) {
 		if (connection->current && connection->current->handled)
 			client_gone(connection->current);
 	}
