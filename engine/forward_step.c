@@ -167,7 +167,7 @@ bool forward_samples(const struct forward *forward)
 enum status forward_step(struct forward *forward, const struct step *step, struct forward_times *times, struct err *err)
 {
 	ASSERT(forward->options.world == 1 || forward->comm);
-	struct forward_times unused;
+	struct forward_times unused = {0};
 	const struct kn_sampled *sampled;
 	times = times ? times : &unused;
 	if (!forward->exchange)

@@ -112,30 +112,36 @@ static const char *printable(const char *text, char out[80])
 
 /* ---- the family ---- */
 
-static enum status find_family(const struct json *config, const struct family **out, struct err *err)
+/* NULL, with the reason in err, where the file names no family, or one that is not supported. */
+static const struct family *find_family(const struct json *config, struct err *err)
 {
 	const struct json *list = value_of(config, "architectures");
 	const char *architecture = json_text(json_at(list, 0)), *model_type = json_text(value_of(config, "model_type"));
+	const struct family *found = NULL;
 	char text[80];
-	*out = NULL;
-	if (list && (json_count(list) != 1 || !architecture))
-		return err_set(err, STATUS_INPUT, PLACE "key 'architectures' is no list of one name");
-	if (!architecture && !model_type)
-		return err_set(err, STATUS_INPUT, PLACE "key 'architectures' is missing");
+	if (list && (json_count(list) != 1 || !architecture)) {
+		err_set(err, STATUS_INPUT, PLACE "key 'architectures' is no list of one name");
+		return NULL;
+	}
+	if (!architecture && !model_type) {
+		err_set(err, STATUS_INPUT, PLACE "key 'architectures' is missing");
+		return NULL;
+	}
 	for (size_t i = 0; i < sizeof families / sizeof families[0]; i++)
 		if (architecture ? strcmp(architecture, families[i].architecture) == 0
 				 : strcmp(model_type, families[i].model_type) == 0)
-			*out = &families[i];
-	if (!*out)
-		return UNSUPPORTED(err,
+			found = &families[i];
+	if (!found) {
+		UNSUPPORTED(err,
 			"architecture '%s' is not supported; this engine runs: LlamaForCausalLM, MistralForCausalLM, "
-			"Qwen2ForCausalLM, "
-			"Qwen3ForCausalLM",
+			"Qwen2ForCausalLM, Qwen3ForCausalLM",
 			printable(architecture ? architecture : model_type, text));
-	if (model_type && strcmp(model_type, (*out)->model_type) != 0)
-		return err_set(err, STATUS_INPUT, PLACE "model_type '%s' contradicts architecture %s", printable(model_type, text),
-			(*out)->architecture);
-	return STATUS_OK;
+	} else if (model_type && strcmp(model_type, found->model_type) != 0) {
+		err_set(err, STATUS_INPUT, PLACE "model_type '%s' contradicts architecture %s", printable(model_type, text),
+			found->architecture);
+		return NULL;
+	}
+	return found;
 }
 
 static bool is_listed(const char *key, const char *const *list, size_t count)
@@ -368,13 +374,13 @@ static enum status check_quantization(const struct json *config, struct err *err
 
 enum status hf_config_read(const struct json *config, struct model_config *out, struct err *err)
 {
-	const struct family *family;
 	double eps = 0;
 	bool tied = false;
 	if (json_kind_of(config) != JSON_KIND_OBJECT)
 		return err_set(err, STATUS_INPUT, PLACE "no JSON object");
-	if (find_family(config, &family, err) != STATUS_OK || check_quantization(config, err) != STATUS_OK ||
-		refuse_unknown_keys(config, err) != STATUS_OK || check_fixed(config, family, err) != STATUS_OK ||
+	const struct family *family = find_family(config, err);
+	if (!family || check_quantization(config, err) != STATUS_OK || refuse_unknown_keys(config, err) != STATUS_OK ||
+		check_fixed(config, family, err) != STATUS_OK ||
 		read_int(config, "num_hidden_layers", true, 1, SOURCE_LAYERS_MAX, &out->n_layers, err) != STATUS_OK ||
 		read_int(config, "hidden_size", true, 1, SOURCE_HIDDEN_MAX, &out->hidden, err) != STATUS_OK ||
 		read_int(config, "intermediate_size", true, 1, SOURCE_FFN_MAX, &out->ffn, err) != STATUS_OK ||

@@ -70,7 +70,7 @@ static bool name_is_sound(const char *name)
 static const char *printable(const char *name, char out[80])
 {
 	size_t i = 0;
-	for (; name[i] && i < 79; i++)
+	for (; i < 79 && name[i]; i++)
 		out[i] = name[i] >= 0x20 && name[i] < 0x7f ? name[i] : '?';
 	out[i] = '\0';
 	return out;

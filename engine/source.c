@@ -24,6 +24,8 @@ void source_name_part(const struct source_names *names, int layer, enum model_pa
 	if (part < MODEL_LAYER_PARTS)
 		snprintf(out, SOURCE_NAME_BYTES, "%s%d.%s", names->layer_prefix, layer, names->parts[part]);
 	else
+		/* cppcheck 2.10 takes MODEL_PARTS for MODEL_LAYER_PARTS, since an enumerator between them repeats that value. */
+		/* cppcheck-suppress arrayIndexOutOfBoundsCond */
 		snprintf(out, SOURCE_NAME_BYTES, "%s", names->parts[part]);
 }
 

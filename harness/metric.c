@@ -2,6 +2,7 @@
 #include "harness/metric.h"
 
 #include <math.h>
+#include <string.h>
 #include <stdlib.h>
 
 #include "base/mem.h"
@@ -60,7 +61,10 @@ const struct metric_spec *metric_by_name(const char *name)
 double run_metric_by_name(const struct run_metrics *metrics, const char *name)
 {
 	const struct metric_spec *spec = metric_by_name(name);
-	return spec ? *(const double *)((const char *)metrics + spec->offset) : NAN;
+	double value = NAN;
+	if (spec)
+		memcpy(&value, (const char *)metrics + spec->offset, sizeof value);
+	return value;
 }
 
 double metric_log(const struct metric_spec *spec, double value, double requests, double seconds)

@@ -249,7 +249,7 @@ static void add_traced(struct building *building, size_t request)
 	int32_t *ids = mem_calloc(n, sizeof(*ids));
 	if (!traced->hash_ids)
 		fill_ids(ids, n, building->style.seed, building->vocabulary);
-	for (size_t i = 0; i < traced->n_hash_ids && i * block < n; i++) {
+	for (size_t i = 0; traced->hash_ids && i < traced->n_hash_ids && i * block < n; i++) {
 		int64_t id = traced->hash_ids[i];
 		size_t len = n - i * block < block ? n - i * block : block;
 		fill_ids(ids + i * block, len, hash64(&id, sizeof(id), building->run_seed), building->vocabulary);

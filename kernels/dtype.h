@@ -19,8 +19,8 @@ enum dtype {
 	DTYPE_Q4_K = 12,
 	DTYPE_Q6_K = 14,
 	DTYPE_BF16 = 30,
-	/* Not a GGUF type, so its number lies where GGUF will have none: OCP 8-bit float, 4 exponent and 3 fraction bits, as safetensors
-	 * hold it. Bare bytes: the scales that belong to them lie in struct kn_slice. */
+	/* Not a GGUF type, so its number lies where GGUF will have none: OCP 8-bit float, 4 exponent and 3 fraction bits, as
+	 * safetensors hold it. Bare bytes: the scales that belong to them lie in struct kn_slice. */
 	DTYPE_F8_E4M3 = 1000
 };
 
