@@ -4,6 +4,7 @@
 
 #include "harness/cmd_common.h"
 #include "harness/commands.h"
+#include "harness/effective.h"
 #include "harness/report.h"
 #include "harness/store.h"
 
@@ -78,6 +79,7 @@ static enum status print_shown(struct store *store, int64_t id, bool as_json, st
 	struct text text = {0};
 	enum status status = store_show(store, id, &shown, err);
 	if (!status && as_json) {
+		json_set(shown, "effective_differences", effective_unasked(shown));
 		status = report_print_json(shown, err);
 	} else if (!status) {
 		report_details(shown, report_style_for(STDOUT_FILENO, environ), &text);

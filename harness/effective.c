@@ -75,3 +75,50 @@ struct json *effective_differences(
 	}
 	return differences;
 }
+
+/* What the baseline told of its settings in a block; in any block when it did not in this one. */
+static const struct json *baseline_config(const struct json *launches, int64_t block)
+{
+	const struct json *any = NULL;
+	for (size_t i = 0; i < json_count(launches); i++) {
+		const struct json *launch = json_at(launches, i), *told = json_get(launch, "effective_config");
+		if (json_int(json_get(launch, "arm"), -1) != 0 || json_kind_of(told) != JSON_KIND_OBJECT)
+			continue;
+		if (json_int(json_get(launch, "block"), -1) == block)
+			return told;
+		any = told;
+	}
+	return any;
+}
+
+static const struct json *find_arm(const struct json *shown, int64_t number)
+{
+	const struct json *arms = json_get(shown, "arms");
+	for (size_t i = 0; i < json_count(arms); i++)
+		if (json_int(json_get(json_at(arms, i), "arm"), -1) == number)
+			return json_at(arms, i);
+	return NULL;
+}
+
+struct json *effective_unasked(const struct json *shown)
+{
+	const struct target_ops *target = target_by_name(json_text(json_get(json_get(shown, "experiment"), "adapter")));
+	const struct json *launches = json_get(shown, "launches");
+	struct json *all = json_new_array();
+	for (size_t i = 0; target && i < json_count(launches); i++) {
+		const struct json *launch = json_at(launches, i);
+		int64_t number = json_int(json_get(launch, "arm"), -1), block = json_int(json_get(launch, "block"), -1);
+		const struct json *arm = find_arm(shown, number);
+		struct json *differences = effective_differences(
+			target, baseline_config(launches, block), json_get(launch, "effective_config"), json_get(arm, "changed"));
+		for (size_t d = 0; number != 0 && arm && d < json_count(differences); d++) {
+			struct json *difference = json_clone(json_at(differences, d));
+			json_set(difference, "block", json_new_integer(block));
+			json_set(difference, "arm", json_new_integer(number));
+			json_set(difference, "name", json_clone(json_get(arm, "name")));
+			json_append(all, difference);
+		}
+		json_free(differences);
+	}
+	return all;
+}

@@ -11,4 +11,8 @@
 struct json *effective_differences(
 	const struct target_ops *target, const struct json *baseline, const struct json *other, const struct json *changed);
 
+/* The same of every launch of a record (see store_show) against the baseline of its block: [{"setting", "baseline", "value",
+ * "block", "arm", "name"}]. Caller frees. Pure. */
+struct json *effective_unasked(const struct json *shown);
+
 #endif

@@ -178,52 +178,20 @@ static const char *arm_name(const struct json *shown, int64_t arm)
 	return "?";
 }
 
-/* What the baseline told of its settings in a block; in any block when it did not in this one. */
-static const struct json *baseline_config(const struct json *shown, int64_t block)
-{
-	const struct json *launches = json_get(shown, "launches"), *any = NULL;
-	for (size_t i = 0; i < json_count(launches); i++) {
-		const struct json *launch = json_at(launches, i), *told = json_get(launch, "effective_config");
-		if (int_of(launch, "arm") != 0 || json_kind_of(told) != JSON_KIND_OBJECT)
-			continue;
-		if (int_of(launch, "block") == block)
-			return told;
-		any = told;
-	}
-	return any;
-}
-
-static const struct json *changes_of_arm(const struct json *shown, int64_t arm)
-{
-	const struct json *arms = json_get(shown, "arms");
-	for (size_t i = 0; i < json_count(arms); i++)
-		if (int_of(json_at(arms, i), "arm") == arm)
-			return json_get(json_at(arms, i), "changed");
-	return NULL;
-}
-
 /* Settings that differ from the baseline's in effect, though the arm did not ask for it: the cause may be one of them. */
 static void append_unasked(struct text *out, const struct json *shown)
 {
-	const struct target_ops *target = target_by_name(text_of(json_get(shown, "experiment"), "adapter"));
-	const struct json *launches = json_get(shown, "launches");
-	bool any = false;
-	for (size_t i = 0; target && i < json_count(launches); i++) {
-		const struct json *launch = json_at(launches, i);
-		int64_t arm = int_of(launch, "arm"), block = int_of(launch, "block");
-		struct json *differences = effective_differences(
-			target, baseline_config(shown, block), json_get(launch, "effective_config"), changes_of_arm(shown, arm));
-		for (size_t d = 0; arm != 0 && d < json_count(differences); d++, any = true) {
-			const struct json *difference = json_at(differences, d);
-			text_printf(out, "%s  block %lld  %s: %s ", any ? "" : "\nin effect, though nobody asked for it\n",
-				(long long)block, arm_name(shown, arm), text_of(difference, "setting"));
-			target_value_text(json_get(difference, "baseline"), out);
-			text_append_str(out, " → ");
-			target_value_text(json_get(difference, "value"), out);
-			text_append_char(out, '\n');
-		}
-		json_free(differences);
+	struct json *differences = effective_unasked(shown);
+	for (size_t i = 0; i < json_count(differences); i++) {
+		const struct json *difference = json_at(differences, i);
+		text_printf(out, "%s  block %lld  %s: %s ", i ? "" : "\nin effect, though nobody asked for it\n",
+			(long long)int_of(difference, "block"), text_of(difference, "name"), text_of(difference, "setting"));
+		target_value_text(json_get(difference, "baseline"), out);
+		text_append_str(out, " → ");
+		target_value_text(json_get(difference, "value"), out);
+		text_append_char(out, '\n');
 	}
+	json_free(differences);
 }
 
 static void append_runs(struct text *out, const struct json *launch, const char *metric)

@@ -58,11 +58,34 @@ static void what_every_start_changes_or_one_side_keeps_to_itself_is_no_differenc
 	expect(&target_builtin, "[]", "7", "{}", "[]");
 }
 
+static void every_launch_is_held_against_the_baseline_of_its_block(void **state)
+{
+	struct json *shown = parse(
+		"{\"experiment\": {\"adapter\": \"builtin\"}, \"arms\": [{\"arm\": 0, \"name\": \"baseline\", \"changed\": []}, "
+		"{\"arm\": 2, \"name\": \"a=1\", \"changed\": [{\"knob\": \"a\"}]}], \"launches\": ["
+		"{\"arm\": 0, \"block\": 0, \"effective_config\": {\"settings\": {\"a\": 0, \"b\": 5}}},"
+		"{\"arm\": 0, \"block\": 1, \"effective_config\": {\"settings\": {\"a\": 0, \"b\": 6}}},"
+		"{\"arm\": 2, \"block\": 0, \"effective_config\": {\"settings\": {\"a\": 1, \"b\": 6}}},"
+		"{\"arm\": 2, \"block\": 1, \"effective_config\": {\"settings\": {\"a\": 1, \"b\": 6}}},"
+		"{\"arm\": 2, \"block\": 2, \"effective_config\": null}]}");
+	struct json *unasked = effective_unasked(shown), *nothing = effective_unasked(NULL);
+	struct text text = {0};
+	json_write(unasked, JSON_STYLE_COMPACT, &text);
+	assert_string_equal(
+		text_str(&text), "[{\"setting\":\"b\",\"baseline\":5,\"value\":6,\"block\":0,\"arm\":2,\"name\":\"a=1\"}]");
+	assert_int_equal(json_count(nothing), 0);
+	text_release(&text);
+	json_free(unasked);
+	json_free(nothing);
+	json_free(shown);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_setting_that_moved_with_another_is_named),
 		cmocka_unit_test(what_was_asked_for_is_not_named_under_any_of_its_names),
+		cmocka_unit_test(every_launch_is_held_against_the_baseline_of_its_block),
 		cmocka_unit_test(what_every_start_changes_or_one_side_keeps_to_itself_is_no_difference),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
