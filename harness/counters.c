@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "base/text.h"
 
 /* Value of a line "NAME{labels} VALUE [TIMESTAMP]" or "NAME VALUE"; NAN when it is another metric's line or no number. Label values
@@ -61,6 +62,7 @@ void counters_read(const char *text, const struct counter_names *names, struct r
 		.cached = sum_of(text, names->cached),
 		.drafted = sum_of(text, names->drafted),
 		.accepted = sum_of(text, names->accepted),
+		.rounds = sum_of(text, names->rounds),
 	};
 }
 
@@ -78,5 +80,62 @@ struct run_counters counters_difference(const struct run_counters *before, const
 		.cached = difference(before->cached, after->cached),
 		.drafted = difference(before->drafted, after->drafted),
 		.accepted = difference(before->accepted, after->accepted),
+		.rounds = difference(before->rounds, after->rounds),
 	};
+}
+
+/* Takes over the text. */
+static struct json *new_label_value(struct text *value)
+{
+	const char *str = text_str(value);
+	double number;
+	struct json *json = text_equal(str, "True") ? json_new_bool(true)
+		: text_equal(str, "False")          ? json_new_bool(false)
+		: text_equal(str, "None")           ? json_new_null()
+		: text_to_double(str, &number)      ? json_new_number(number)
+						    : json_new_string_len(str, value->len);
+	text_release(value);
+	return json;
+}
+
+/* Reads label="value",… up to '}' or the end of the line. A label that breaks off is left out. */
+static void read_labels(const char *at, const char *end, struct json *out)
+{
+	while (at < end && *at != '}') {
+		struct text name = {0}, value = {0};
+		while (at < end && *at != '=' && *at != '}')
+			text_append_char(&name, *at++);
+		if (end - at < 2 || at[0] != '=' || at[1] != '"') {
+			text_release(&name);
+			return;
+		}
+		for (at += 2; at < end && *at != '"'; at++) {
+			at += *at == '\\' && at + 1 < end;
+			text_append_char(&value, *at);
+		}
+		bool whole = at < end;
+		struct json *label = new_label_value(&value);
+		if (whole && name.len && strlen(text_str(&name)) == name.len)
+			json_set(out, text_str(&name), label);
+		else
+			json_free(label);
+		text_release(&name);
+		at += whole;
+		at += at < end && *at == ',';
+	}
+}
+
+struct json *counters_labels(const char *text, const char *name)
+{
+	size_t name_len = strlen(name);
+	while (*text) {
+		size_t len = strcspn(text, "\n");
+		if (len > name_len && strncmp(text, name, name_len) == 0 && text[name_len] == '{') {
+			struct json *object = json_new_object();
+			read_labels(text + name_len + 1, text + len, object);
+			return object;
+		}
+		text += len + (text[len] == '\n');
+	}
+	return NULL;
 }

@@ -3,6 +3,7 @@
 #ifndef HARNESS_COUNTERS_H
 #define HARNESS_COUNTERS_H
 
+#include "base/json.h"
 #include "harness/result.h"
 
 /* Names of the counters as they stand in the text; NULL: the server has none. */
@@ -10,10 +11,15 @@ struct counter_names {
 	const char *prompt, *generated; /* tokens */
 	const char *looked_up, *cached; /* prompt tokens asked of the prefix cache, and found there */
 	const char *drafted, *accepted; /* tokens of speculation */
+	const char *rounds; /* of drafting and verifying */
 };
 
 /* Sums every counter over its label sets; -1 where the text has no such counter. */
 void counters_read(const char *text, const struct counter_names *names, struct run_counters *out);
+
+/* The labels of the first line of a metric, as an object of label and value: numbers, True, False and None as such, all else as
+ * text. NULL where the text has no such line. Caller frees. */
+struct json *counters_labels(const char *text, const char *name);
 
 /* after - before; -1 where either is unknown or the counter was reset in between. */
 struct run_counters counters_difference(const struct run_counters *before, const struct run_counters *after);

@@ -15,10 +15,12 @@ void measuring_get(struct measuring *measuring, const char *path, double timeout
 	client_request(measuring->measure->client, url, NULL, NULL, timeout_s, &watch, answer, err);
 }
 
-/* The document at path; NULL when there is none, and err says why. */
+/* The document at path; NULL when there is none, and err, which may be NULL, says why. */
 static struct json *get_document(struct measuring *measuring, const char *path, struct err *err)
 {
 	struct client_answer answer;
+	struct err own = {0};
+	err = err ? err : &own;
 	struct json *document = NULL;
 	measuring_get(measuring, path, FACTS_TIMEOUT_S, &answer, err);
 	if (answer.http_status == 200)
@@ -34,26 +36,63 @@ static struct json *get_document(struct measuring *measuring, const char *path, 
 	return document;
 }
 
+/* The value at a path like "info.version" or "states.0.length"; NULL when it is not there. Borrowed. */
+static const struct json *value_at(const struct json *value, const char *path)
+{
+	while (value && *path) {
+		char step[64];
+		unsigned long long index;
+		size_t len = strcspn(path, ".");
+		snprintf(step, sizeof(step), "%.*s", (int)len, path);
+		value = text_to_u64(step, &index) ? json_at(value, (size_t)index) : json_get(value, step);
+		path += len + (path[len] == '.');
+	}
+	return value;
+}
+
+/* Settings in effect, pieced together from the labels of a metric and the list of models. */
+static struct json *settings_from_metrics(struct measuring *measuring, struct err *err)
+{
+	struct client_answer answer;
+	struct json *settings = NULL;
+	measuring_get(measuring, "/metrics", FACTS_TIMEOUT_S, &answer, err);
+	if (answer.http_status == 200)
+		settings = counters_labels(text_str(&answer.body), measuring->target->settings_metric);
+	text_release(&answer.body);
+	struct json *models = get_document(measuring, "/v1/models", NULL);
+	const struct json *longest = value_at(models, "data.0.max_model_len");
+	if (longest && !settings)
+		settings = json_new_object();
+	if (longest)
+		json_set(settings, "max_model_len", json_clone(longest));
+	json_free(models);
+	return settings;
+}
+
+/* The document that tells the settings in effect; NULL when there is none, and err says why. *path is where it was looked for. */
+static struct json *ask_settings(struct measuring *measuring, const char **path, struct err *err)
+{
+	const struct target_ops *target = measuring->target;
+	*path = measuring->engine->readback_path ? measuring->engine->readback_path : target->readback_path;
+	if (!*path)
+		return target->settings_metric ? settings_from_metrics(measuring, err) : NULL;
+	struct json *config = get_document(measuring, *path, err);
+	if (!config && target->readback_path_older && !measuring->engine->readback_path)
+		config = get_document(measuring, target->readback_path_older, NULL);
+	return config;
+}
+
 static void read_settings(struct measuring *measuring)
 {
-	const char *path = measuring->engine->readback_path, *older = measuring->target->readback_path_older;
-	if (!path)
-		path = measuring->target->readback_path;
-	else
-		older = NULL;
-	if (!path)
-		return;
+	const char *path;
 	struct err err = {0};
 	char reason[512];
-	struct json *config = get_document(measuring, path, &err);
-	if (!config && older) {
-		struct err again = {0};
-		config = get_document(measuring, older, &again);
-	}
-	if (!config)
+	struct json *config = ask_settings(measuring, &path, &err);
+	bool needed = path && (measuring->engine->readback_path || !measuring->target->readback_optional);
+	if (!config && needed)
 		measuring_fail(
 			measuring, FAILURE_INACTIVE, "inactive: %s does not tell the settings in effect (%.200s)", path, err.text);
-	else if (!target_settings_active(measuring->target, measuring->arm, config, reason))
+	else if (config && !target_settings_active(measuring->target, measuring->arm, config, reason))
 		measuring_fail(measuring, FAILURE_INACTIVE, "%s", reason);
 	int64_t vocabulary = json_int(json_get(json_get(config, "model"), "vocab"), 0);
 	if (vocabulary > 0 && vocabulary <= INT32_MAX)
@@ -69,14 +108,7 @@ static void read_version(struct measuring *measuring)
 		return;
 	struct err err = {0};
 	struct json *document = get_document(measuring, path, &err);
-	const struct json *value = document ? document : measuring->result->effective_config;
-	while (value && *key) {
-		char name[64];
-		size_t len = strcspn(key, ".");
-		snprintf(name, sizeof(name), "%.*s", (int)len, key);
-		value = json_get(value, name);
-		key += len + (key[len] == '.');
-	}
+	const struct json *value = value_at(document ? document : measuring->result->effective_config, key);
 	if (json_text(value)) {
 		if (!measuring->result->probes)
 			measuring->result->probes = json_new_object();
@@ -104,4 +136,16 @@ bool measuring_read_counters(struct measuring *measuring, struct run_counters *o
 		counters_read(text_str(&answer.body), measuring->target->counters, out);
 	text_release(&answer.body);
 	return found;
+}
+
+double measuring_read_accept_length(struct measuring *measuring)
+{
+	const struct target_ops *target = measuring->target;
+	if (!target->accept_length_key)
+		return 0;
+	const char *path;
+	struct json *told = ask_settings(measuring, &path, NULL);
+	double length = json_number(value_at(told, target->accept_length_key), 0);
+	json_free(told);
+	return length;
 }

@@ -52,6 +52,9 @@ struct request_style measuring_style(const struct measuring *measuring);
 /* The server's counters as they stand now; false when it shows none. */
 bool measuring_read_counters(struct measuring *measuring, struct run_counters *out);
 
+/* Mean tokens of a verify step since the cache was emptied, where the server tells it; 0 where it does not. */
+double measuring_read_accept_length(struct measuring *measuring);
+
 /* GET of a path of the server; what came of it is in answer (released by the caller) and err. */
 void measuring_get(struct measuring *measuring, const char *path, double timeout_s, struct client_answer *answer, struct err *err);
 

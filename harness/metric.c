@@ -45,6 +45,7 @@ const struct metric_spec metric_specs[] = {
 	{"completed_frac", NULL, "", true, true, 0, METRIC_ZERO_HALF_OF_ALL, AT(completed_frac)},
 	{"cached_frac", NULL, "", true, true, METRIC_NEEDS_SHARING, METRIC_ZERO_IS_NONE, AT(cached_frac)},
 	{"accept_frac", NULL, "", true, true, METRIC_NEEDS_TWO_TOKENS, METRIC_ZERO_IS_NONE, AT(accept_frac)},
+	{"accept_length", NULL, "tokens", true, true, METRIC_NEEDS_TWO_TOKENS, METRIC_ZERO_IS_NONE, AT(accept_length)},
 	{"client_cpu_frac", NULL, "", false, true, 0, METRIC_ZERO_IS_NONE, AT(client_cpu_frac)},
 	{"tokens_per_joule", NULL, "tokens/J", true, true, 0, METRIC_ZERO_IS_NONE, AT(tokens_per_joule)},
 };
@@ -109,11 +110,14 @@ static double tokens_of_event(const struct request_result *request, size_t i)
 	return request->completion_tokens >= 0 ? (double)request->completion_tokens / (double)request->n_times : NAN;
 }
 
+#define GAP_TOKENS_MAX \
+	256 /* guess: above what any speculation brings at once; the rest of a larger count is no sample of its own */
+
 /* Tokens that share the gap before event i, at least one. */
 static size_t tokens_of_gap(const struct request_result *request, size_t i)
 {
 	double tokens = tokens_of_event(request, i);
-	return tokens > 1 ? (size_t)lround(tokens) : 1;
+	return tokens > 1 ? (size_t)lround(fmin(tokens, GAP_TOKENS_MAX)) : 1;
 }
 
 static void add_token_gaps(const struct request_result *request, struct samples *itl)
@@ -122,7 +126,7 @@ static void add_token_gaps(const struct request_result *request, struct samples 
 		size_t tokens = tokens_of_gap(request, i);
 		double gap_ms = (double)(request->token_times_ns[i] - request->token_times_ns[i - 1]) / NS_PER_MS;
 		for (size_t k = 0; k < tokens; k++)
-			samples_add(itl, gap_ms / (double)tokens);
+			samples_add(itl, gap_ms / fmax(1, tokens_of_event(request, i)));
 	}
 }
 
@@ -256,6 +260,10 @@ static double sum_up(const struct run_result *run, struct run_metrics *out)
 		drafted = llround(counters->drafted);
 	}
 	out->cached_frac = cached_of ? (double)cached / (double)cached_of : NAN;
+	out->accept_length = run->counted && counters->rounds > 0 && counters->accepted >= 0
+		? 1 + counters->accepted / counters->rounds
+		: counters->accept_length > 0 ? counters->accept_length
+					      : NAN;
 	out->accept_frac = drafted ? (double)accepted / (double)drafted : NAN;
 	double seconds = good && last_ns > first_ns ? (double)(last_ns - first_ns) / NS_PER_S : NAN;
 	/* A request whose server did not count would make the rate too low; no rate is better than a wrong one. */

@@ -43,6 +43,7 @@ struct run_metrics {
 	double cached_frac; /* cached prompt tokens of all prompt tokens, over requests that tell both */
 	double accept_frac; /* accepted draft tokens of all drafted, over requests that tell both, else from the server's counters
 			     */
+	double accept_length; /* mean tokens that a verify step yields, its own one included, as the server counts */
 	double client_cpu_frac; /* of one core */
 	double tokens_per_joule; /* output tokens, where the conditions tell the energy */
 	int64_t prompt_tokens, output_tokens;

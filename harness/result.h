@@ -73,6 +73,8 @@ struct run_conditions {
 /* What the server counted during a run, other clients included; -1: unknown. */
 struct run_counters {
 	double prompt, generated, looked_up, cached, drafted, accepted;
+	double rounds; /* of drafting and verifying */
+	double accept_length; /* mean tokens of a verify step, where the server tells it itself; 0: it does not */
 };
 
 struct run_result {

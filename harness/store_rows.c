@@ -16,8 +16,8 @@ const char *const rows_run[] = {"launch_id", "workload", "idx", "warmup", "voide
 	"steady_tps", "total_tps", "request_rps", "request_tps_mean", "ttft_ms_p50", "ttft_ms_p90", "ttft_ms_p95", "ttft_ms_p99",
 	"tpot_ms_p50", "tpot_ms_p90", "tpot_ms_p95", "tpot_ms_p99", "itl_ms_p50", "itl_ms_p90", "itl_ms_p95", "itl_ms_p99",
 	"e2e_ms_p50", "e2e_ms_p90", "e2e_ms_p95", "e2e_ms_p99", "wait_ms_p50", "wait_ms_p99", "goodput_frac", "goodput_rps",
-	"completed_frac", "cached_frac", "accept_frac", "client_cpu_frac", "tokens_per_joule", "conditions", "prompt_tokens",
-	"output_tokens", "nulls", NULL};
+	"completed_frac", "cached_frac", "accept_frac", "accept_length", "client_cpu_frac", "tokens_per_joule", "conditions",
+	"prompt_tokens", "output_tokens", "nulls", NULL};
 
 const char *const rows_request[] = {"run_id", "idx", "ok", "http_status", "flags", "error", "text", "finish_reason",
 	"prompt_tokens", "completion_tokens", "cached_tokens", "drafted", "accepted", "asked_tokens", "due_ns", "sent_ns",
@@ -239,7 +239,7 @@ static struct json *counters_json(const struct run_counters *counters)
 		double value;
 	} members[] = {{"prompt_tokens", counters->prompt}, {"generated_tokens", counters->generated},
 		{"cache_lookup_tokens", counters->looked_up}, {"cached_tokens", counters->cached},
-		{"drafted_tokens", counters->drafted}, {"accepted_tokens", counters->accepted}};
+		{"drafted_tokens", counters->drafted}, {"accepted_tokens", counters->accepted}, {"draft_rounds", counters->rounds}};
 	for (size_t i = 0; i < sizeof members / sizeof members[0]; i++)
 		if (members[i].value >= 0)
 			json_set(object, members[i].name, json_new_number(members[i].value));

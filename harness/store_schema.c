@@ -223,7 +223,10 @@ static const char version_7[] = ADD_METRIC("total_tps") ADD_METRIC("request_rps"
 				ADD_METRIC("client_cpu_frac") "ALTER TABLE request ADD COLUMN asked_tokens INTEGER; ALTER TABLE "
 							      "request ADD COLUMN due_ns INTEGER;";
 
-const char *const store_migrations[] = {version_1, version_2, version_3, version_4, version_5, version_6, version_7};
+/* Version 8: how long the accepted drafts of speculation are. */
+static const char version_8[] = ADD_METRIC("accept_length");
+
+const char *const store_migrations[] = {version_1, version_2, version_3, version_4, version_5, version_6, version_7, version_8};
 const int store_migrations_count = sizeof store_migrations / sizeof store_migrations[0];
 
 static enum status read_number(struct sql *sql, const char *question, int64_t *out, struct err *err)

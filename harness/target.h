@@ -61,6 +61,9 @@ struct target_ops {
 	const char *ready_path; /* defaults where the experiment is silent */
 	const char *readback_path; /* NULL: no effective settings over HTTP */
 	const char *readback_path_older; /* asked where readback_path is not known */
+	const char *settings_metric; /* gauge in /metrics whose labels are settings in effect; /v1/models then adds max_model_len */
+	bool readback_optional; /* a server that does not tell its settings is measured all the same */
+	const char *accept_length_key; /* in the read-back document: mean tokens of a verify step since the cache was emptied */
 	const char *flush_path; /* empties the prefix cache */
 	const char *version_path, *version_key; /* where the server tells its version; key like "info.version" */
 	const char *help_word; /* makes the command list its switches; NULL: its switches are not checked */

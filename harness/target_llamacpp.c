@@ -1,5 +1,6 @@
-/* llama.cpp's llama-server. Switch names from its --help; it reports no complete settings over HTTP (/props tells a part, and one
- * user found its speculative field wrong), so a requested setting is taken from the argument vector as given. */
+/* llama.cpp's llama-server. Switch names from its --help. Of the settings in effect /props tells the number of slots; its context
+ * is that of one slot or of all, by version, and one user found its speculative field wrong, so other settings are taken from the
+ * argument vector as given. */
 #include "harness/target_common.h"
 
 static const struct name_value switches[] = {
@@ -16,6 +17,11 @@ static const struct name_value switches[] = {
 	{"draft_min", "--draft-min"},
 };
 
+static const struct json *effective(const struct target_ops *ops, const struct json *config, const char *knob)
+{
+	return text_equal(knob, "parallel") ? json_get(config, "total_slots") : NULL;
+}
+
 /* Served with --metrics only. */
 static const struct counter_names counters = {
 	.prompt = "llamacpp:prompt_tokens_total",
@@ -26,6 +32,8 @@ const struct target_ops target_llamacpp = {
 	.name = "llamacpp",
 	.launches = true,
 	.ready_path = "/health",
+	.readback_path = "/props",
+	.readback_optional = true,
 	.version_path = "/props",
 	.version_key = "build_info",
 	.help_word = "--help",
@@ -37,6 +45,6 @@ const struct target_ops target_llamacpp = {
 	.tells_version = true,
 	.add_address = target_add_host_and_port,
 	.switch_of = target_switch_from_table,
-	.effective = target_effective_nowhere,
+	.effective = effective,
 	.explain = target_explain_from_patterns,
 };

@@ -21,7 +21,8 @@ static const struct json *effective(const struct target_ops *ops, const struct j
 	return text_equal(knob, "tp") ? json_get(config, "tp_size") : target_effective_by_switch(ops, config, knob);
 }
 
-/* Served with --enable-metrics only. Acceptance is an average since the start there, which says nothing about one run. */
+/* Served with --enable-metrics only. Acceptance is not counted there; /server_info has an average, which starts anew when the cache
+ * is emptied, as it is before each cold run. */
 static const struct counter_names counters = {
 	.prompt = "sglang:prompt_tokens_total",
 	.generated = "sglang:generation_tokens_total",
@@ -34,6 +35,7 @@ const struct target_ops target_sglang = {
 	.launches = true,
 	.ready_path = "/health",
 	.readback_path = "/server_info",
+	.accept_length_key = "internal_states.0.avg_spec_accept_length",
 	.flush_path = "/flush_cache",
 	.readback_path_older = "/get_server_info",
 	.version_path = "/server_info",

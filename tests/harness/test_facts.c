@@ -12,7 +12,7 @@
 #include "harness/help_check.h"
 #include "harness/measure.h"
 #include "harness/target_common.h"
-#include "tests/support/experiments.h"
+#include "tests/support/measure_bed.h"
 #include "tests/support/replay_checks.h"
 #include "tests/support/roles.h"
 
@@ -73,7 +73,7 @@ static void the_fuzzers_corpus_of_metrics_is_read_safely(void **state)
 
 static void a_counter_that_was_reset_tells_nothing(void **state)
 {
-	struct run_counters before = {10, 20, -1, 5, 0, 7}, after = {15, 3, 4, 5, -1, 7};
+	struct run_counters before = {10, 20, -1, 5, 0, 7, 2, 0}, after = {15, 3, 4, 5, -1, 7, 5, 0};
 	struct run_counters d = counters_difference(&before, &after);
 	assert_true(d.prompt == 5 && d.generated == -1 && d.looked_up == -1 && d.cached == 0 && d.drafted == -1 && d.accepted == 0);
 }
@@ -186,8 +186,62 @@ static void a_run_on_vllm_has_its_counters_acceptance_and_version(void **state)
 	assert_true(run->counters.generated == 48 && run->counters.prompt == 32); /* 4 requests of 8 and 12 tokens */
 	struct run_metrics metrics;
 	run_metrics_compute(run, 2, &metrics);
-	assert_true(metrics.accept_frac == 0.5);
+	assert_true(metrics.accept_frac == 0.5 && metrics.accept_length == 3); /* two accepted tokens in each round */
+	/* What it tells of its settings, pieced together. */
+	assert_true(json_number(json_get(result.effective_config, "gpu_memory_utilization"), 0) == 0.9);
+	assert_int_equal(json_int(json_get(result.effective_config, "max_model_len"), 0), 4096);
 	launch_result_release(&result);
+}
+
+static void settings_that_vllm_and_llama_server_tell_otherwise_are_inactive(void **state)
+{
+	static const struct {
+		const char *adapter, *baseline, *matrix, *reason;
+	} cases[] = {
+		{"vllm", "{\"mem_fraction\": 0.9}", "{\"factors\": {\"mem_fraction\": [0.9, 0.8]}, \"aa_twin\": false}",
+			"inactive: mem_fraction=0.9 was asked, 0.5 is in effect"},
+		{"llamacpp", "{\"parallel\": 4}", "{\"factors\": {\"parallel\": [4, 8]}, \"aa_twin\": false}",
+			"inactive: parallel=4 was asked, 1 is in effect"},
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+		const char *stub[] = {"--dialect", cases[i].adapter, "--config-lies", NULL};
+		struct launch_result result;
+		measure_bed_arm(&(struct stub_experiment){.adapter = cases[i].adapter,
+					.stub = stub,
+					.baseline = cases[i].baseline,
+					.matrix = cases[i].matrix},
+			0, &result);
+		assert_int_equal(result.failure, FAILURE_INACTIVE);
+		assert_string_equal(result.reason, cases[i].reason);
+		launch_result_release(&result);
+	}
+}
+
+static void labels_of_a_metric_are_values_of_their_kind(void **state)
+{
+	struct text text = {0};
+	read_golden("vllm_metrics.txt", &text);
+	struct json *labels = counters_labels(text_str(&text), "vllm:cache_config_info");
+	assert_int_equal(json_number(json_get(labels, "block_size"), 0), 16);
+	assert_true(json_number(json_get(labels, "gpu_memory_utilization"), 0) == 0.9);
+	assert_true(json_bool(json_get(labels, "enable_prefix_caching"), false));
+	assert_string_equal(json_text(json_get(labels, "cache_dtype")), "auto");
+	assert_true(json_get(labels, "sliding_window") && json_kind_of(json_get(labels, "sliding_window")) == JSON_KIND_NULL);
+	json_free(labels);
+	assert_null(counters_labels(text_str(&text), "vllm:cache_config"));
+	text_release(&text);
+	static const char *const broken[] = {
+		"m{", "m{a", "m{a=", "m{a=\"", "m{a=\"b", "m{a=\"b\\", "m{=\"x\"}", "m{}", "m{,,}", "m{a=b}"};
+	for (size_t i = 0; i < sizeof broken / sizeof broken[0]; i++) {
+		labels = counters_labels(broken[i], "m");
+		assert_non_null(labels);
+		assert_int_equal(json_count(labels), 0);
+		json_free(labels);
+	}
+	labels = counters_labels("x\nm{a=\"b \\\"}{\",c=\"2\"} 1", "m");
+	assert_string_equal(json_text(json_get(labels, "a")), "b \"}{");
+	assert_true(json_number(json_get(labels, "c"), 0) == 2);
+	json_free(labels);
 }
 
 static void a_run_on_sglang_has_its_settings_from_either_path(void **state)
@@ -201,6 +255,7 @@ static void a_run_on_sglang_has_its_settings_from_either_path(void **state)
 		assert_int_equal(json_int(json_get(result.effective_config, "cuda_graph_max_bs"), 0), 32);
 		assert_string_equal(json_text(json_get(result.probes, "engine_version")), "0.5.4");
 		assert_true(result.runs[1].counted && result.runs[1].counters.generated == 48);
+		assert_true(result.runs[1].counters.accept_length == 2.5);
 		launch_result_release(&result);
 	}
 }
@@ -277,6 +332,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(switches_are_found_as_whole_words),
 		cmocka_unit_test(a_switch_that_help_does_not_list_is_refused_before_anything_is_launched),
 		cmocka_unit_test(a_run_on_vllm_has_its_counters_acceptance_and_version),
+		cmocka_unit_test(settings_that_vllm_and_llama_server_tell_otherwise_are_inactive),
+		cmocka_unit_test(labels_of_a_metric_are_values_of_their_kind),
 		cmocka_unit_test(a_run_on_sglang_has_its_settings_from_either_path),
 		cmocka_unit_test(resolved_arguments_of_sglang_are_compared),
 		cmocka_unit_test(every_line_of_a_pattern_file_is_a_class_and_a_text),

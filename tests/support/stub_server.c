@@ -110,8 +110,11 @@ static void serve_metrics(struct stub *stub, int fd)
 			"vllm:prompt_tokens_total{engine=\"0\"} %lld.0\nvllm:generation_tokens_total{engine=\"0\"} %lld.0\n"
 			"vllm:prefix_cache_queries_total{engine=\"0\"} %lld.0\nvllm:prefix_cache_hits_total{engine=\"0\"} 0.0\n"
 			"vllm:spec_decode_num_draft_tokens_total{engine=\"0\"} %lld.0\n"
-			"vllm:spec_decode_num_accepted_tokens_total{engine=\"0\"} %lld.0\n",
-			prompt, generated, prompt, generated * 2, generated);
+			"vllm:spec_decode_num_accepted_tokens_total{engine=\"0\"} %lld.0\n"
+			"vllm:spec_decode_num_drafts_total{engine=\"0\"} %lld.0\n"
+			"vllm:cache_config_info{block_size=\"16\",cache_dtype=\"auto\",gpu_memory_utilization=\"%g\"} 1.0\n",
+			prompt, generated, prompt, generated * 2, generated, generated / 2,
+			stub->config_lies ? 0.5 : stub->mem_fraction);
 	else if (sglang)
 		text_printf(&text,
 			"sglang:prompt_tokens_total %lld\nsglang:generation_tokens_total %lld\nsglang:cached_tokens_total 0\n",
@@ -140,12 +143,20 @@ static void serve_get(struct stub *stub, int fd, const char *path)
 		stub_answer(fd, 200, "application/json", "{\"version\":\"0.12.0\"}");
 	} else if (text_equal(path, stub->older ? "/get_server_info" : "/server_info") && text_equal(stub->dialect, "sglang")) {
 		struct text text = {0};
-		text_printf(&text, "{\"cuda_graph_max_bs\":%lld,\"mem_fraction_static\":%g,\"version\":\"0.5.4\"}",
+		text_printf(&text,
+			"{\"cuda_graph_max_bs\":%lld,\"mem_fraction_static\":%g,\"version\":\"0.5.4\",\"internal_states\":"
+			"[{\"avg_spec_accept_length\":2.5}]}",
 			stub->config_lies ? 160 : stub->graph_max_bs, stub->mem_fraction);
 		stub_answer(fd, 200, "application/json", text_str(&text));
 		text_release(&text);
+	} else if (text_equal(path, "/props") && text_equal(stub->dialect, "llamacpp")) {
+		struct text text = {0};
+		text_printf(
+			&text, "{\"total_slots\":%lld,\"build_info\":\"b7000-abc\"}", stub->config_lies ? 1 : stub->graph_max_bs);
+		stub_answer(fd, 200, "application/json", text_str(&text));
+		text_release(&text);
 	} else if (text_equal(path, "/v1/models") && !stub->no_models) {
-		stub_answer(fd, 200, "application/json", "{\"data\":[{\"id\":\"stub-model\"}]}");
+		stub_answer(fd, 200, "application/json", "{\"data\":[{\"id\":\"stub-model\",\"max_model_len\":4096}]}");
 	} else {
 		stub_answer(fd, stub->no_models ? 200 : 404, "application/json", "{\"status\":\"ok\"}");
 	}
