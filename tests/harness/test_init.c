@@ -14,6 +14,8 @@
 #include "harness/experiment.h"
 #include "harness/init.h"
 #include "harness/target.h"
+#include "tests/support/fuzz_init.h"
+#include "tests/support/replay_checks.h"
 
 #define WORDS(...) ((const char *const[]){__VA_ARGS__, NULL})
 
@@ -236,9 +238,16 @@ static void a_file_that_exists_is_not_overwritten(void **state)
 	rmdir(folder);
 }
 
+static void the_fuzzers_corpora_give_experiments_or_complaints(void **state)
+{
+	assert_true(check_corpus("tests/fuzz/corpus/init", check_init_bytes) >= 8);
+	assert_true(check_corpus("tests/fuzz/corpus/init_sweep", check_init_sweep_bytes) >= 4);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(the_fuzzers_corpora_give_experiments_or_complaints),
 		cmocka_unit_test(vllm_serve_becomes_a_baseline_with_candidates_around_it),
 		cmocka_unit_test(switches_without_values_become_true_and_their_absence_a_candidate),
 		cmocka_unit_test(sglangs_speculation_is_left_out_as_a_whole),

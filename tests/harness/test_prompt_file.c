@@ -8,6 +8,8 @@
 
 #include "base/text.h"
 #include "harness/prompt_file.h"
+#include "tests/support/fuzz_init.h"
+#include "tests/support/replay_checks.h"
 
 /* Text with ' for ". */
 static char *quoted(const char *text)
@@ -203,6 +205,11 @@ static void records_give_back_what_files_gave(void **state)
 	arena_release(&arena);
 }
 
+static void the_fuzzers_corpus_is_read_safely(void **state)
+{
+	assert_true(check_corpus("tests/fuzz/corpus/prompt_file", check_prompt_file_bytes) >= 4);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -211,6 +218,7 @@ int main(void)
 		cmocka_unit_test(a_published_trace_is_read),
 		cmocka_unit_test(bad_traces_are_refused_with_file_and_line),
 		cmocka_unit_test(a_file_of_too_many_lines_is_refused),
+		cmocka_unit_test(the_fuzzers_corpus_is_read_safely),
 		cmocka_unit_test(records_give_back_what_files_gave),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

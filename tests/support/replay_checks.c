@@ -138,6 +138,10 @@ void check_counters_bytes(const uint8_t *data, size_t size)
 	ASSERT(counters.generated == -1 || counters.generated >= 0);
 	ASSERT(counters.cached == -1 || counters.cached >= 0);
 	ASSERT(counters.drafted == -1);
+	struct json *labels = counters_labels(text_str(&text), "vllm:cache_config_info");
+	for (void *it = json_first(labels); it; it = json_next(labels, it))
+		ASSERT(json_iterator_key(it)[0] && json_kind_of(json_iterator_value(it)) != JSON_KIND_OBJECT);
+	json_free(labels);
 	text_release(&text);
 }
 
