@@ -4,6 +4,9 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "base/mem.h"
+#include "harness/stats.h"
+
 /* What is said of a run, and of all runs together. */
 struct summary {
 	size_t requests, failed;
@@ -76,20 +79,59 @@ void bench_run_line(const struct run_result *run, int number, int runs, int conc
 	text_append_char(out, '\n');
 }
 
+/* Rates of runs in the order of runs, their median, and which of them do not belong to the others. */
+struct spread {
+	double *rates, median;
+	bool *is_outlier;
+	size_t n, n_outliers;
+};
+
+static struct spread spread_of(const struct run_result *runs, size_t n)
+{
+	struct spread spread = {.rates = mem_calloc(n + 1, sizeof(double)), .is_outlier = mem_calloc(n + 1, sizeof(bool)), .n = n};
+	for (size_t i = 0; i < n; i++) {
+		struct summary one = sum_runs(&runs[i], 1);
+		spread.rates[i] = rate(&one);
+	}
+	spread.median = stats_quantile(spread.rates, n, 0.5);
+	spread.n_outliers = stats_outliers(spread.rates, n, spread.is_outlier);
+	return spread;
+}
+
+static void spread_release(struct spread *spread)
+{
+	mem_free(spread->rates);
+	mem_free(spread->is_outlier);
+}
+
+static void say_outliers(const struct spread *spread, struct text *out)
+{
+	for (size_t i = 0; i < spread->n; i++)
+		if (spread->is_outlier[i])
+			text_printf(out, "noisy: run %zu is %.0f %% %s than the median: an outlier%s\n", i + 1,
+				100 * fabs(spread->rates[i] / spread->median - 1),
+				spread->rates[i] < spread->median ? "slower" : "faster",
+				i == 0 && spread->rates[i] < spread->median ? ", the server was not warm (--warmup)" : "");
+}
+
 void bench_overall_line(const struct run_result *runs, size_t n, int concurrency, struct text *out)
 {
 	struct summary all = sum_runs(runs, n);
+	struct spread spread = spread_of(runs, n);
 	double low = INFINITY, high = -INFINITY;
 	for (size_t i = 0; i < n; i++) {
-		struct summary one = sum_runs(&runs[i], 1);
-		low = fmin(low, rate(&one));
-		high = fmax(high, rate(&one));
+		low = fmin(low, spread.rates[i]);
+		high = fmax(high, spread.rates[i]);
 	}
 	text_append_str(out, "overall  ");
 	write_counts(&all, out);
 	if (n > 1 && isfinite(low))
 		text_printf(out, "  runs %.1f to %.1f tok/s", low, high);
+	if (n > 2 && isfinite(spread.median))
+		text_printf(out, "  median %.1f", spread.median);
 	text_append_char(out, '\n');
+	say_outliers(&spread, out);
+	spread_release(&spread);
 }
 
 static struct json *new_count(bool known, int64_t count)
@@ -172,7 +214,15 @@ struct json *bench_document(const struct run_result *runs, size_t n, int concurr
 			json_append(requests, new_request(&runs[r].requests[i], (int)r + 1));
 	}
 	json_set(document, "runs", run_list);
-	json_set(document, "overall", new_summary(runs, n));
+	struct json *overall = new_summary(runs, n), *outliers = json_new_array();
+	struct spread spread = spread_of(runs, n);
+	for (size_t i = 0; i < n; i++)
+		if (spread.is_outlier[i])
+			json_append(outliers, json_new_integer((int64_t)i + 1));
+	json_set(overall, "median_tok_per_s", json_new_number(spread.median));
+	json_set(overall, "outlier_runs", outliers);
+	spread_release(&spread);
+	json_set(document, "overall", overall);
 	json_set(document, "requests", requests);
 	return document;
 }

@@ -14,6 +14,8 @@ enum status cmd_check(int argc, char **argv, struct err *err);
 enum status cmd_plan(int argc, char **argv, struct err *err);
 enum status cmd_history(int argc, char **argv, struct err *err);
 enum status cmd_show(int argc, char **argv, struct err *err);
+enum status cmd_trend(int argc, char **argv, struct err *err);
+enum status cmd_compare(int argc, char **argv, struct err *err);
 enum status cmd_import(int argc, char **argv, struct err *err);
 enum status cmd_export(int argc, char **argv, struct err *err);
 

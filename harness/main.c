@@ -18,6 +18,8 @@ static const struct command {
 	{"plan", "FILE", "what would run, with which commands, for how long", cmd_plan},
 	{"history", "", "verdicts so far, newest first", cmd_history},
 	{"show", "ID", "everything about one experiment or verdict", cmd_show},
+	{"trend", "", "what changed from one measurement to the next", cmd_trend},
+	{"compare", "ID ID", "the same settings in two experiments", cmd_compare},
 	{"bench", "URL", "the classic benchmark of a running server", cmd_bench},
 	{"import", "PATH", "add recorded experiments to a database", cmd_import},
 	{"export", "ID", "print the record of an experiment", cmd_export},

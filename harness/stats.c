@@ -255,3 +255,38 @@ double stats_needed_blocks(double sd, double delta, double level, double df, int
 	double t = stats_student_quantile(1 - level / 2, df);
 	return fmax(1, ceil(2 * (t * sd / delta) * (t * sd / delta)) - blocks);
 }
+
+size_t stats_outliers(const double *values, size_t n, bool *is_outlier)
+{
+	double *apart = mem_calloc(n + 1, sizeof(*apart)), median = stats_quantile(values, n, 0.5);
+	size_t count = 0;
+	for (size_t i = 0; i < n; i++)
+		apart[i] = fabs(values[i] - median);
+	double limit = fmax(STATS_OUTLIER_MADS * 1.4826 * stats_quantile(apart, n, 0.5), fabs(median) / 10);
+	for (size_t i = 0; i < n; i++) {
+		is_outlier[i] = n >= STATS_OUTLIER_VALUES_MIN && apart[i] > limit;
+		count += is_outlier[i];
+	}
+	mem_free(apart);
+	return count;
+}
+
+static double mean_of(const double *values, size_t n, double *variance_of_mean)
+{
+	double mean = 0, squares = 0;
+	for (size_t i = 0; i < n; i++)
+		mean += values[i] / (double)n;
+	for (size_t i = 0; i < n; i++)
+		squares += (values[i] - mean) * (values[i] - mean);
+	*variance_of_mean = n > 1 ? squares / (double)(n - 1) / (double)n : NAN;
+	return n ? mean : NAN;
+}
+
+struct stats_difference stats_welch(const double *a, size_t n_a, const double *b, size_t n_b)
+{
+	double va, vb, mean_a = mean_of(a, n_a, &va), mean_b = mean_of(b, n_b, &vb);
+	struct stats_difference out = {.difference = mean_b - mean_a, .std_error = sqrt(va + vb)};
+	out.df = (va + vb) * (va + vb) / (va * va / ((double)n_a - 1) + vb * vb / ((double)n_b - 1));
+	out.p = stats_student_two_sided_p(out.difference / out.std_error, out.df);
+	return out;
+}

@@ -25,6 +25,13 @@ double stats_quantile(const double *values, size_t n, double fraction);
 double stats_quantile_sorted(const double *values, size_t n, double fraction);
 void stats_sort(double *values, size_t n); /* rising */
 
+/* Marks values that do not belong to the others: further from the median than STATS_OUTLIER_MADS median absolute deviations (scaled
+ * to a standard deviation) and than a tenth of the median. Returns how many; none below STATS_OUTLIER_VALUES_MIN values. NaN is
+ * none. */
+#define STATS_OUTLIER_MADS 5.0 /* guess: noise of a run is far inside, lazy loading far outside */
+#define STATS_OUTLIER_VALUES_MIN 4
+size_t stats_outliers(const double *values, size_t n, bool *is_outlier);
+
 /* Holm's step-down adjustment. family is the number of hypotheses counted, at least n: those that were never tested count
  * as not rejected (p = 1). NaN entries of p stay NaN. adjusted may be p. (Holm, Scand. J. Statist. 1979.) */
 void stats_holm(const double *p, size_t n, size_t family, double *adjusted);
@@ -40,6 +47,14 @@ struct stats_cell {
 	int arm, block;
 	double y;
 };
+
+/* The difference of two independent means without the assumption of equal variances (Welch, Biometrika 1947). NaN with fewer than
+ * two values on a side. */
+struct stats_difference {
+	double difference; /* mean of b less mean of a */
+	double std_error, df, p;
+};
+struct stats_difference stats_welch(const double *a, size_t n_a, const double *b, size_t n_b);
 
 /* y = arm + block + noise, fitted by least squares on the cells present. */
 struct stats_two_way {

@@ -204,6 +204,30 @@ static void paired_differences_equal_scipy(void **state)
 	assert_close(stats_student_two_sided_p(mean / (sd / sqrt(6)), 5), json_number(json_get(want, "p"), NAN), 1e-8, "p");
 }
 
+static void welch_equals_scipy(void **state)
+{
+	/* scipy.stats.ttest_ind(b, a, equal_var=False), scipy 1.16 */
+	static const double a[] = {4.61, 4.58, 4.63, 4.60}, b[] = {4.70, 4.66, 4.75};
+	struct stats_difference got = stats_welch(a, 4, b, 3);
+	assert_close(got.difference, 0.09833333333333272, 1e-9, "difference");
+	assert_close(got.std_error, 0.028037673068767827, 1e-9, "standard error");
+	assert_close(got.df, 2.645383980181669, 1e-9, "df");
+	assert_close(got.p, 0.04779005326058454, 1e-9, "p");
+	assert_true(isnan(stats_welch(a, 1, b, 3).p) && isnan(stats_welch(a, 4, b, 0).difference));
+}
+
+static void a_first_run_that_was_not_warm_is_an_outlier(void **state)
+{
+	static const double field[] = {8026.1, 42899.4, 42934.0, 42990.2, 42911.7}; /* r13_first_run_outlier */
+	static const double noise[] = {100, 101.5, 99.2, 100.4, 98.8, 101}, same[] = {100, 100, 100, 100, 100.5};
+	bool is_outlier[6];
+	assert_int_equal(stats_outliers(field, 5, is_outlier), 1);
+	assert_true(is_outlier[0] && !is_outlier[1]);
+	assert_int_equal(stats_outliers(noise, 6, is_outlier), 0);
+	assert_int_equal(stats_outliers(same, 5, is_outlier), 0); /* small, however exact the others are */
+	assert_int_equal(stats_outliers(field, 3, is_outlier), 0); /* too few to say which is which */
+}
+
 static void arms_without_a_common_block_have_no_effect(void **state)
 {
 	const struct stats_cell cells[] = {{0, 0, 1}, {1, 0, 1.1}, {0, 1, 1.02}, {1, 1, 1.13}, {2, 2, 3}, {3, 2, 4}};
@@ -288,6 +312,8 @@ int main(void)
 		cmocka_unit_test(pocock_levels_equal_the_published_ones),
 		cmocka_unit_test(two_way_layouts_equal_least_squares),
 		cmocka_unit_test(paired_differences_equal_scipy),
+		cmocka_unit_test(welch_equals_scipy),
+		cmocka_unit_test(a_first_run_that_was_not_warm_is_an_outlier),
 		cmocka_unit_test(arms_without_a_common_block_have_no_effect),
 		cmocka_unit_test(one_block_has_no_variance),
 		cmocka_unit_test(cells_out_of_range_are_refused),
