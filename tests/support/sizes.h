@@ -6,11 +6,14 @@
 #include <limits.h>
 
 /* REAL_TOKENS_MAX: tokens of a text that the real model is given whole; tests leave longer texts out. 40 keeps seven of the ten
- * golden prompts. REAL_TYPES: weight types that the real model is rewritten in. */
+ * golden prompts. REAL_TYPES: weight types that the real model is rewritten in. LONG_ANSWER: tokens of a tiny model's answer
+ * during which a test does something else, in quotes. */
 #ifdef SANITIZED
+#define SIZE_LONG_ANSWER "800"
 #define SIZE_REAL_TOKENS_MAX 40
 #define SIZE_REAL_TYPES 1
 #else
+#define SIZE_LONG_ANSWER "3000"
 #define SIZE_REAL_TOKENS_MAX INT_MAX
 #define SIZE_REAL_TYPES 4
 #endif
