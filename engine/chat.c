@@ -1,57 +1,125 @@
-/* Renders conversations as ChatML prompts. Each message is one run of text between control tokens, encoded as a whole with
- * special tokens off, so that ids at the seam of role and content are those of the joined text and content stays content. */
+/* Renders conversations by the model's template and turns the text into ids. Control tokens are looked for in the rendered text;
+ * those that stand in a message's content have been broken up before by a mark, which goes again with the encoding, so that
+ * nothing a user writes can end his own turn. Between control tokens text is encoded as a whole with special tokens off, so that
+ * ids at the seam of template and content are those of the joined text. */
 #include "engine/chat.h"
 
 #include <string.h>
 
+#include "base/clock.h"
+#include "base/mem.h"
 #include "base/utf8.h"
-#include "engine/chat_template.h"
+#include "engine/jinja.h"
 
 #define ROLE_BYTES_MAX 64 /* guess: far above any role in use */
 
-/* The template and the ids of its markers. */
-struct chat {
-	struct chat_template template;
-	int32_t start, end;
-};
+/* What models of the ChatML family without a template expect. */
+static const char plain_template[] =
+	"{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
+	"{% endfor %}{{ '<|im_start|>assistant\n' }}";
 
-static bool chat_open(const struct source *source, const struct tokenizer *tokenizer, struct chat *out, const char **why)
+static enum status open_template(
+	const struct source *source, const struct tokenizer *tokenizer, struct jinja **out, struct err *err)
 {
 	struct gguf_string text;
+	struct err reason = {0};
+	enum status status = source->ops->chat_template(source, &text, &reason);
 
-	*out = (struct chat){.start = tokenizer_find(tokenizer, "<|im_start|>"), .end = tokenizer_find(tokenizer, "<|im_end|>")};
-	if (!tokenizer_is_control(tokenizer, out->start) || !tokenizer_is_control(tokenizer, out->end)) {
-		*why = "the vocabulary has no control tokens <|im_start|> and <|im_end|>";
-		return false;
-	}
-	if (source->ops->chat_template(source, &text, NULL)) {
-		*why = "the chat template is not a string";
-		return false;
-	}
-	if (!text.data)
-		return true;
-	if (!chat_template_parse(text.data, text.len, &out->template, why))
-		return false;
-	if (out->template.adds_bos && tokenizer_bos(tokenizer) < 0) {
-		*why = "the chat template begins with a BOS token, and the file names none";
-		return false;
-	}
-	return true;
+	*out = NULL;
+	if (status == STATUS_OK && !text.data &&
+		(tokenizer_find(tokenizer, "<|im_start|>") < 0 || tokenizer_find(tokenizer, "<|im_end|>") < 0))
+		status = err_set(&reason, STATUS_INPUT,
+			"the model has no chat template, and its vocabulary no control tokens <|im_start|> and <|im_end|>");
+	if (status == STATUS_OK)
+		status = jinja_parse(
+			text.data ? text.data : plain_template, text.data ? text.len : strlen(plain_template), out, &reason);
+	return status == STATUS_OK ? status : err_set_code(err, STATUS_INPUT, "unsupported_chat_template", "%s", reason.text);
 }
 
-static void chat_close(struct chat *chat)
+/* --- contents that stay contents ----------------------------------------------------------------------------------- */
+
+/* A mark is one of the 32 code points from U+FDD0 on, which no text has that is meant for others. */
+#define MARK_BYTES 3
+#define MARKS 32
+
+struct mark {
+	char bytes[MARK_BYTES];
+};
+
+static bool choose_mark(const struct chat_message *messages, size_t n_messages, struct mark *out)
 {
-	chat_template_release(&chat->template);
+	for (int i = 0; i < MARKS; i++) {
+		bool is_free = true;
+
+		*out = (struct mark){{'\xef', '\xb7', (char)(0x90 + i)}};
+		for (size_t k = 0; k < n_messages; k++)
+			is_free = is_free &&
+				!(messages[k].content &&
+					memmem(messages[k].content, messages[k].content_len, out->bytes, MARK_BYTES));
+		if (is_free)
+			return true;
+	}
+	return false;
 }
 
-bool chat_template_supported(const struct source *source, const struct tokenizer *tokenizer, const char **why)
+/* Puts the mark behind the first character of everything that would be a control token. */
+static void break_up(const struct tokenizer *tokenizer, const char *content, size_t len, const struct mark *mark, struct text *out)
 {
-	struct chat chat;
-	bool supported = chat_open(source, tokenizer, &chat, why);
+	for (size_t at = 0; at < len;) {
+		size_t matched;
+		int32_t id = tokenizer_match(tokenizer, content + at, len - at, &matched);
+		uint32_t c;
+		int bytes = utf8_decode(content + at, len - at, &c);
 
-	chat_close(&chat);
-	return supported;
+		bytes = bytes > 0 ? bytes : 1;
+		text_append(out, content + at, (size_t)bytes);
+		if (id >= 0 && tokenizer_is_control(tokenizer, id))
+			text_append(out, mark->bytes, MARK_BYTES);
+		at += (size_t)bytes;
+	}
 }
+
+static enum status encode_run(const struct tokenizer *tokenizer, const char *text, size_t len, const struct mark *mark,
+	struct token_list *out, struct err *err)
+{
+	struct text plain = {0};
+	const char *end = text + len, *next;
+	enum status status;
+
+	while ((next = memmem(text, (size_t)(end - text), mark->bytes, MARK_BYTES))) {
+		text_append(&plain, text, (size_t)(next - text));
+		text = next + MARK_BYTES;
+	}
+	text_append(&plain, text, (size_t)(end - text));
+	status = tokenizer_encode(tokenizer, text_str(&plain), plain.len, false, out, err);
+	text_release(&plain);
+	return status;
+}
+
+static enum status encode_rendered(const struct tokenizer *tokenizer, const struct text *rendered, const struct mark *mark,
+	struct token_list *out, struct err *err)
+{
+	const char *bytes = text_str(rendered);
+	size_t begin = 0, at = 0;
+
+	while (at < rendered->len) {
+		size_t matched;
+		int32_t id = tokenizer_match(tokenizer, bytes + at, rendered->len - at, &matched);
+
+		if (id >= 0 && tokenizer_is_control(tokenizer, id)) {
+			enum status status = encode_run(tokenizer, bytes + begin, at - begin, mark, out, err);
+
+			if (status)
+				return status;
+			token_list_append(out, id);
+			begin = at + matched;
+		}
+		at += matched > 0 ? matched : 1;
+	}
+	return encode_run(tokenizer, bytes + begin, rendered->len - begin, mark, out, err);
+}
+
+/* --- rendering ----------------------------------------------------------------------------------------------------- */
 
 static bool role_is_sound(const char *role)
 {
@@ -60,92 +128,115 @@ static bool role_is_sound(const char *role)
 	return len > 0 && len <= ROLE_BYTES_MAX && role[len] == '\0';
 }
 
-/* White space as Jinja's trim filter sees it: Python's str.isspace. */
-static bool is_white(uint32_t c)
+static enum status check_messages(const struct chat_message *messages, size_t n_messages, struct err *err)
 {
-	return (c >= 0x09 && c <= 0x0d) || (c >= 0x1c && c <= 0x20) || c == 0x85 || c == 0xa0 || c == 0x1680 ||
-		(c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
-}
-
-static void trim(const char **content, size_t *len)
-{
-	const char *begin = *content, *end = begin + *len, *last;
-	uint32_t c;
-	int bytes;
-
-	while (begin < end && (bytes = utf8_decode(begin, (size_t)(end - begin), &c)) > 0 && is_white(c))
-		begin += bytes;
-	/* One pass forward: what follows the last character that is not white goes. An invalid byte is not white. */
-	last = begin;
-	for (const char *at = begin; at < end; at += bytes) {
-		bytes = utf8_decode(at, (size_t)(end - at), &c);
-		if (bytes <= 0)
-			bytes = 1;
-		else if (is_white(c))
-			continue;
-		last = at + bytes;
-	}
-	*content = begin;
-	*len = (size_t)(last - begin);
-}
-
-static enum status append_message(const struct chat *chat, const struct tokenizer *tokenizer, const char *role, const char *content,
-	size_t len, struct token_list *out, struct err *err)
-{
-	struct text text = {0};
-	enum status status;
-
-	text_printf(&text, "%s\n", role);
-	text_append(&text, content, len);
-	token_list_append(out, chat->start);
-	status = tokenizer_encode(tokenizer, text.data, text.len, false, out, err);
-	token_list_append(out, chat->end);
-	text_release(&text);
-	return status ? status : tokenizer_encode(tokenizer, "\n", 1, false, out, err);
-}
-
-static enum status append_all(const struct chat *chat, const struct tokenizer *tokenizer, const struct chat_message *messages,
-	size_t n_messages, struct token_list *out, struct err *err)
-{
-	const struct chat_template *template = &chat->template;
-	enum status status = STATUS_OK;
-
-	if (template->adds_bos)
-		token_list_append(out, tokenizer_bos(tokenizer));
-	if (template->has_default_system && strcmp(messages[0].role, "system") != 0)
-		status = append_message(
-			chat, tokenizer, "system", text_str(&template->default_system), template->default_system.len, out, err);
-	for (size_t i = 0; i < n_messages && !status; i++) {
-		const char *content = messages[i].content ? messages[i].content : "";
-		size_t len = messages[i].content ? messages[i].content_len : 0;
-
-		if (template->trims_content)
-			trim(&content, &len);
-		status = append_message(chat, tokenizer, messages[i].role, content, len, out, err);
-	}
-	if (status)
-		return status;
-	token_list_append(out, chat->start);
-	return tokenizer_encode(tokenizer, "assistant\n", strlen("assistant\n"), false, out, err);
-}
-
-enum status chat_render(const struct source *source, const struct tokenizer *tokenizer, const struct chat_message *messages,
-	size_t n_messages, struct token_list *out, struct err *err)
-{
-	struct chat chat;
-	const char *why = "";
-	enum status status;
-
 	if (n_messages == 0)
 		return err_set(err, STATUS_INPUT, "there are no messages");
 	for (size_t i = 0; i < n_messages; i++)
 		if (!messages[i].role || !role_is_sound(messages[i].role))
 			return err_set(
 				err, STATUS_INPUT, "message %zu: a role is 1 to %d letters, digits, '_' or '-'", i, ROLE_BYTES_MAX);
-	if (chat_open(source, tokenizer, &chat, &why))
-		status = append_all(&chat, tokenizer, messages, n_messages, out, err);
-	else
-		status = err_set_code(err, STATUS_INPUT, "unsupported_chat_template", "%s", why);
-	chat_close(&chat);
+	return STATUS_OK;
+}
+
+/* The text of a control token; NULL for -1. */
+static char *token_text(struct arena *arena, const struct tokenizer *tokenizer, int32_t id)
+{
+	struct text text = {0};
+	char *copy = NULL;
+
+	if (tokenizer_decode_one(tokenizer, id, true, &text))
+		copy = arena_strndup(arena, text_str(&text), text.len);
+	text_release(&text);
+	return copy;
+}
+
+static enum status render(const struct jinja *jinja, const struct tokenizer *tokenizer, const struct chat_message *messages,
+	size_t n_messages, const struct mark *mark, struct text *out, struct err *err)
+{
+	struct arena arena = {0};
+	struct jinja_message *broken_up = arena_calloc(&arena, n_messages, sizeof(*broken_up));
+	struct jinja_input input = {
+		.messages = broken_up,
+		.n_messages = n_messages,
+		.bos_token = token_text(&arena, tokenizer, tokenizer_bos(tokenizer)),
+		.eos_token = token_text(&arena, tokenizer, tokenizer_eos(tokenizer)),
+		.now_s = clock_realtime_ns() / 1000000000,
+	};
+	struct text content = {0};
+	enum status status;
+
+	for (size_t i = 0; i < n_messages; i++) {
+		text_clear(&content);
+		if (messages[i].content)
+			break_up(tokenizer, messages[i].content, messages[i].content_len, mark, &content);
+		broken_up[i] = (struct jinja_message){
+			messages[i].role, arena_strndup(&arena, text_str(&content), content.len), content.len};
+	}
+	status = jinja_render(jinja, &input, out, err);
+	text_release(&content);
+	arena_release(&arena);
+	if (!status && out->len == 0)
+		status = err_set(err, STATUS_INPUT, "the prompt is empty");
+	return status ? err_add(err, "chat template") : status;
+}
+
+enum status chat_render(const struct source *source, const struct tokenizer *tokenizer, const struct chat_message *messages,
+	size_t n_messages, struct token_list *out, struct err *err)
+{
+	struct text rendered = {0};
+	struct jinja *jinja = NULL;
+	struct mark mark;
+	enum status status = check_messages(messages, n_messages, err);
+
+	if (!status)
+		status = open_template(source, tokenizer, &jinja, err);
+	if (!status && !choose_mark(messages, n_messages, &mark))
+		status = err_set(
+			err, STATUS_INPUT, "the messages have all of the code points U+FDD0 to U+FDEF, which are no characters");
+	if (!status)
+		status = render(jinja, tokenizer, messages, n_messages, &mark, &rendered, err);
+	if (!status)
+		status = encode_rendered(tokenizer, &rendered, &mark, out, err);
+	jinja_free(jinja);
+	text_release(&rendered);
+	return status;
+}
+
+/* --- checking ------------------------------------------------------------------------------------------------------ */
+
+/* Markers of families that make no sense as text: without them as control tokens the template is another model's. */
+static enum status check_markers(const struct tokenizer *tokenizer, const struct text *rendered, struct err *err)
+{
+	static const char *const markers[] = {
+		"<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|end_of_text|>"};
+
+	for (size_t i = 0; i < sizeof(markers) / sizeof(markers[0]); i++)
+		if (strstr(text_str(rendered), markers[i]) && tokenizer_find(tokenizer, markers[i]) < 0)
+			return err_set_code(err, STATUS_INPUT, "unsupported_chat_template",
+				"the chat template writes %s, which is no control token of the vocabulary", markers[i]);
+	return STATUS_OK;
+}
+
+enum status chat_check(const struct source *source, const struct tokenizer *tokenizer, struct err *err)
+{
+	static const struct chat_message messages[] = {{"user", "a", 1}, {"assistant", "b", 1}, {"user", "c", 1}};
+	struct jinja *jinja;
+	enum status status = open_template(source, tokenizer, &jinja, err);
+
+	for (size_t n = 1; n <= 3 && !status; n += 2) {
+		struct text rendered = {0};
+		struct mark mark;
+		struct err reason = {0};
+
+		(void)choose_mark(messages, n, &mark); /* none of these has one */
+		status = render(jinja, tokenizer, messages, n, &mark, &rendered, &reason);
+		if (status)
+			err_set_code(err, STATUS_INPUT, "unsupported_chat_template", "%s", reason.text);
+		else
+			status = check_markers(tokenizer, &rendered, err);
+		text_release(&rendered);
+	}
+	jinja_free(jinja);
 	return status;
 }

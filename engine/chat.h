@@ -1,4 +1,4 @@
-/* Chat template of the ChatML family: messages to token ids. Roles and markers become control tokens, content never does. */
+/* Chat templates: messages to token ids. What a template writes may become control tokens, what a message says never does. */
 #ifndef ENGINE_CHAT_H
 #define ENGINE_CHAT_H
 
@@ -11,13 +11,13 @@ struct chat_message {
 	size_t content_len;
 };
 
-/* True when the file's chat template is one we render (engine/chat_template.h says which are), or when it has none and the
- * vocabulary has ChatML's control tokens; else *why says what is missing, in a static text. */
-bool chat_template_supported(const struct source *source, const struct tokenizer *tokenizer, const char **why);
+/* STATUS_OK when the model's chat template is one that we render (engine/jinja.h says what is), found out by rendering short
+ * conversations, or when there is none and the vocabulary has ChatML's control tokens; else STATUS_INPUT with the reason. */
+enum status chat_check(const struct source *source, const struct tokenizer *tokenizer, struct err *err);
 
-/* Appends the prompt for messages plus the assistant header. Adds the model's default system message where the template does.
- * The ids are those of transformers' apply_chat_template, but for control tokens written in a content: they stay text.
- * STATUS_INPUT for no messages, a bad role or an unsupported template. */
+/* Appends the prompt for messages plus what the template puts before an answer; without a template, in plain ChatML. The ids are
+ * those of transformers' apply_chat_template, but for control tokens written in a content: they stay text. STATUS_INPUT for no
+ * messages, a bad role, what the template raises, or (code "unsupported_chat_template") a template that cannot be read. */
 enum status chat_render(const struct source *source, const struct tokenizer *tokenizer, const struct chat_message *messages,
 	size_t n_messages, struct token_list *out, struct err *err);
 

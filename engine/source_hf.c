@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/mem.h"
 #include "base/text.h"
 #include "engine/hf_config.h"
@@ -24,7 +25,8 @@ struct scales {
 
 struct hf {
 	char *folder;
-	struct json *config;
+	struct json *config, *tokenizer_config /* NULL when absent */;
+	struct text template_file; /* chat_template.jinja, where there is one */
 	struct safetensors weights;
 	struct arena arena; /* scales */
 	struct scales *scales; /* [weights.n_tensors] */
@@ -226,16 +228,43 @@ static enum status read_tokenizer(const struct source *source, const char *pre, 
 	return tokenizer_spec_hf(hf->folder, hf->config, pre, out, err);
 }
 
+/* Newer folders have the template as a file, older ones as a text in tokenizer_config.json, some as a list of named ones. */
 static enum status chat_template(const struct source *source, struct gguf_string *out, struct err *err)
 {
-	*out = (struct gguf_string){0};
-	return STATUS_OK;
+	const struct hf *hf = hf_of(source);
+	const struct json *value = json_get(hf->tokenizer_config, "chat_template");
+	*out = (struct gguf_string){hf->template_file.data, hf->template_file.len};
+	if (out->data || json_kind_of(value) == JSON_KIND_NULL)
+		return STATUS_OK;
+	for (size_t i = 0; json_kind_of(value) == JSON_KIND_ARRAY && i < json_count(value); i++) {
+		const char *name = json_text(json_get(json_at(value, i), "name"));
+		if (name && strcmp(name, "default") == 0)
+			value = json_get(json_at(value, i), "template");
+	}
+	*out = (struct gguf_string){json_text(value), json_text_len(value)};
+	return out->data
+		? STATUS_OK
+		: err_set(err, STATUS_INPUT, "tokenizer_config.json: chat_template is no text and no list with one named default");
+}
+
+static enum status load_template(struct hf *hf, struct err *err)
+{
+	struct text path = {0};
+	enum status status =
+		hf_folder_json(hf->folder, "tokenizer_config.json", CONFIG_BYTES_MAX, false, &hf->tokenizer_config, err);
+	text_printf(&path, "%s/chat_template.jinja", hf->folder);
+	if (status == STATUS_OK && file_exists(text_str(&path)))
+		status = file_read(text_str(&path), CONFIG_BYTES_MAX, &hf->template_file, err);
+	text_release(&path);
+	return status;
 }
 
 static void close_source(struct source *source)
 {
 	struct hf *hf = source->self;
 	json_free(hf->config);
+	json_free(hf->tokenizer_config);
+	text_release(&hf->template_file);
 	safetensors_close(&hf->weights);
 	mem_free(hf->scales);
 	mem_free(hf->is_companion);
@@ -264,6 +293,8 @@ enum status source_hf_open(const char *folder, struct source *out, struct err *e
 	*out = (struct source){.ops = &ops, .self = hf};
 	hf->folder = mem_strndup(folder, len);
 	enum status status = hf_folder_json(hf->folder, "config.json", CONFIG_BYTES_MAX, true, &hf->config, err);
+	if (status == STATUS_OK)
+		status = load_template(hf, err);
 	if (status == STATUS_OK)
 		status = safetensors_open(hf->folder, &hf->weights, err);
 	if (status == STATUS_OK)

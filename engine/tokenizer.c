@@ -15,7 +15,7 @@ struct tokenizer {
 	struct vocab vocab;
 	struct pre_rule rule;
 	struct regex *splitter;
-	int32_t bos;
+	int32_t bos, eos;
 	bool adds_bos;
 };
 
@@ -58,6 +58,7 @@ enum status tokenizer_make(const struct tokenizer_spec *spec, struct tokenizer *
 	tokenizer->rule = spec->rule;
 	tokenizer->rule.pattern = NULL; /* compiled, and not ours */
 	tokenizer->bos = spec->bos;
+	tokenizer->eos = spec->n_ends > 0 ? spec->ends[0] : -1;
 	tokenizer->adds_bos = spec->adds_bos;
 	*out = NULL;
 	if (status)
@@ -273,6 +274,11 @@ int32_t tokenizer_bos(const struct tokenizer *tokenizer)
 	return tokenizer->bos;
 }
 
+int32_t tokenizer_eos(const struct tokenizer *tokenizer)
+{
+	return tokenizer->eos;
+}
+
 bool tokenizer_adds_bos(const struct tokenizer *tokenizer)
 {
 	return tokenizer->adds_bos;
@@ -294,6 +300,14 @@ int32_t tokenizer_find(const struct tokenizer *tokenizer, const char *piece)
 	int32_t id = vocab_match_special(&tokenizer->vocab, piece, len, true);
 
 	return id >= 0 && tokenizer->vocab.tokens[id].len == len ? id : -1;
+}
+
+int32_t tokenizer_match(const struct tokenizer *tokenizer, const char *text, size_t len, size_t *matched)
+{
+	int32_t id = vocab_match_special(&tokenizer->vocab, text, len, true);
+
+	*matched = id >= 0 ? tokenizer->vocab.tokens[id].len : 0;
+	return id;
 }
 
 const char *tokenizer_pre_name(const struct tokenizer *tokenizer)

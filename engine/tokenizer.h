@@ -45,10 +45,13 @@ bool tokenizer_decode_one(const struct tokenizer *tokenizer, int32_t id, bool wi
 
 int32_t tokenizer_vocab_size(const struct tokenizer *tokenizer);
 int32_t tokenizer_bos(const struct tokenizer *tokenizer); /* -1 when there is none */
+int32_t tokenizer_eos(const struct tokenizer *tokenizer); /* the first that the files name; -1 when there is none */
 bool tokenizer_adds_bos(const struct tokenizer *tokenizer);
 bool tokenizer_is_end(const struct tokenizer *tokenizer, int32_t id); /* any end-of-generation id */
 bool tokenizer_is_control(const struct tokenizer *tokenizer, int32_t id);
 int32_t tokenizer_find(const struct tokenizer *tokenizer, const char *piece); /* control or user token such as "<|im_end|>"; -1 */
+/* The longest control or user token that text[0..len) begins with, and its length; -1 when none. */
+int32_t tokenizer_match(const struct tokenizer *tokenizer, const char *text, size_t len, size_t *matched);
 const char *tokenizer_pre_name(const struct tokenizer *tokenizer);
 
 /* Streaming decode that only gives whole code points. `struct text_stream s = {0};` */

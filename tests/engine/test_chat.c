@@ -1,4 +1,4 @@
-/* Tests of engine/chat and engine/chat_template: prompts against transformers, content that stays content, templates refused. */
+/* Tests of engine/chat: prompts against transformers, content that stays content, templates refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,9 +9,10 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "engine/chat.h"
-#include "engine/chat_template.h"
+#include "engine/jinja.h"
 #include "tests/support/gguf_build.h"
 #include "tests/support/real_model.h"
+#include "tests/support/temp_folder.h"
 
 #define GOLDEN "tests/golden/chat/"
 #define MESSAGES_MAX 16
@@ -161,10 +162,9 @@ static void files_without_a_template_get_plain_chatml(void **state)
 {
 	struct fixture *fixture = *state;
 	struct template_file file;
-	const char *why = NULL;
 
 	template_file_open(&file, NULL);
-	assert_true(chat_template_supported(&file.source, fixture->tokenizer, &why));
+	assert_int_equal(chat_check(&file.source, fixture->tokenizer, NULL), STATUS_OK);
 	compare_template(&file.source, fixture->tokenizer, "plain", 40);
 	template_file_close(&file);
 }
@@ -227,82 +227,107 @@ static void bad_messages_are_refused(void **state)
 
 /* Templates that are refused. --------------------------------------------------------------------------------------- */
 
-static void other_templates_are_refused_with_a_reason(void **state)
+static void templates_that_cannot_be_rendered_are_refused_with_a_reason(void **state)
 {
-	static const char *const templates[] = {
-		"",
-		"plain text",
-		"{{",
-		"{% for message in messages",
-		"{{ 'unclosed }}",
-		"{% for m in messages %}{{ m }}{% endfor %}",
-		/* Llama 2 and 3. */
-		"{% for message in messages %}{{ '[INST] ' + message['content'] + ' [/INST]' }}{% endfor %}",
-		"{% for message in messages %}{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' + "
-		"message['content'] | trim + "
-		"'<|eot_id|>' }}{% endfor %}{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' "
-		"}}{% endif %}",
-		/* Nearly ours: no newline after the role, another answering role, tools, something after the end. */
-		"{% for message in messages %}{{'<|im_start|>' + message['role'] + message['content'] + '<|im_end|>' + '\n'}}{% "
-		"endfor %}"
-		"{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
-		"{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + "
-		"'\n'}}{% endfor %}"
-		"{% if add_generation_prompt %}{{ '<|im_start|>bot\n' }}{% endif %}",
-		"{% if tools %}{{ tools }}{% endif %}{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + "
-		"message['content'] + "
-		"'<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
-		"{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + "
-		"'\n'}}{% endfor %}"
-		"{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}<think>",
-		"{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] * 2 + '<|im_end|>' + "
-		"'\n'}}{% endfor %}"
-		"{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
-		/* A default system message that smuggles in another one. */
-		"{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ "
-		"'<|im_start|>system\nA<|im_end|>\n<|im_start|>user\nB"
-		"<|im_end|>\n' }}{% endif %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + "
-		"'\n'}}{% endfor %}"
-		"{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
+	static const struct {
+		const char *template, *expected;
+	} cases[] = {
+		{"{{", "a tag does not end"},
+		{"{% for message in messages", "a tag does not end"},
+		{"{{ 'unclosed }}", "a tag does not end"},
+		{"{% for m in messages %}{{ m.content }}", "ends before 'else'"},
+		{"{% macro f() %}{% endmacro %}", "a statement that is supported"},
+		{"{% for m in messages %}{{ m }}{% endfor %}", "a list or a dict is printed"},
+		{"{% for m in messages %}{{ m.content * 2 }}{% endfor %}", "'*' is not supported between these"},
+		{"{{ messages | sort }}", "filter 'sort' is not supported"},
+		{"{{ raise_exception('No system role!') }}", "No system role!"},
+		{"", "is empty"},
+		/* Another model's: this vocabulary has no such control tokens. */
+		{"{% for m in messages %}{{ '<|start_header_id|>' + m.role + '<|end_header_id|>' + m.content }}{% endfor %}",
+			"<|start_header_id|>, which is no control token"},
 	};
 	struct fixture *fixture = *state;
 
-	for (size_t i = 0; i < sizeof(templates) / sizeof(templates[0]); i++) {
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct template_file file;
-		struct chat_message message = {"user", "x", 1};
-		struct token_list ids = {0};
 		struct err err = {0};
-		const char *why = NULL;
 
-		template_file_open(&file, templates[i]);
-		if (chat_template_supported(&file.source, fixture->tokenizer, &why))
-			fail_msg("template %zu is accepted", i);
-		assert_non_null(why);
-		assert_int_equal(chat_render(&file.source, fixture->tokenizer, &message, 1, &ids, &err), STATUS_INPUT);
+		template_file_open(&file, cases[i].template);
+		assert_int_equal(chat_check(&file.source, fixture->tokenizer, &err), STATUS_INPUT);
+		if (!strstr(err.text, cases[i].expected))
+			fail_msg("expected '%s' in: %s", cases[i].expected, err.text);
 		assert_string_equal(err.code, "unsupported_chat_template");
-		assert_string_equal(err.text, why);
-		assert_int_equal(ids.count, 0);
 		template_file_close(&file);
 	}
 }
 
-static void templates_of_every_length_are_survived(void **state)
+/* A folder's template, by the three ways in which folders have one. */
+static void templates_of_folders_are_found(void **state)
+{
+	static const struct {
+		const char *name, *content;
+		const char *prompt; /* NULL: refused */
+	} cases[] = {
+		{"tokenizer_config.json", "{\"chat_template\":\"{{ messages[0].content }}!\"}", "hi!"},
+		{"tokenizer_config.json",
+			"{\"chat_template\":[{\"name\":\"tool_use\",\"template\":\"x\"},{\"name\":\"default\",\"template\":\"{{ "
+			"messages[0].content }}?\"}]}",
+			"hi?"},
+		{"tokenizer_config.json", "{\"chat_template\":[{\"name\":\"tool_use\",\"template\":\"x\"}]}", NULL},
+		{"tokenizer_config.json", "{\"chat_template\":7}", NULL},
+		{"chat_template.jinja", "{{ messages[0].content }}.\n", "hi."},
+		/* None: plain ChatML, whose markers this vocabulary has. */
+		{"tokenizer_config.json", "{}", "user\nhi\nassistant\n"},
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct temp_folder folder;
+		struct source source;
+		struct tokenizer *tokenizer = NULL;
+		struct chat_message message = {"user", "hi", 2};
+		struct token_list ids = {0};
+		struct text text = {0};
+		struct err err = {0};
+		enum status status;
+
+		temp_folder_make(&folder);
+		temp_folder_copy(&folder, "tests/golden/families/qwen2", "config.json");
+		temp_folder_copy(&folder, "tests/golden/families/qwen2", "tokenizer.json");
+		temp_folder_copy(&folder, "tests/golden/families/qwen2", "model.safetensors");
+		temp_folder_write_text(&folder, cases[i].name, cases[i].content);
+		assert_int_equal(source_open(folder.path, &source, &err), STATUS_OK);
+		assert_int_equal(tokenizer_open(&source, NULL, &tokenizer, &err), STATUS_OK);
+		temp_folder_remove(&folder);
+		status = chat_render(&source, tokenizer, &message, 1, &ids, &err);
+		if ((status == STATUS_OK) != (cases[i].prompt != NULL))
+			fail_msg("%s: %s", cases[i].content, err.text);
+		for (size_t k = 0; k < ids.count; k++)
+			tokenizer_decode_one(tokenizer, ids.ids[k], false, &text);
+		assert_string_equal(text_str(&text), cases[i].prompt ? cases[i].prompt : "");
+		text_release(&text);
+		token_list_release(&ids);
+		tokenizer_close(tokenizer);
+		source_close(&source);
+	}
+}
+
+static void what_a_template_raises_is_the_answer(void **state)
 {
 	struct fixture *fixture = *state;
-	struct gguf_string source;
+	struct template_file file;
+	struct chat_message messages[] = {{"system", "x", 1}, {"user", "y", 1}};
+	struct token_list ids = {0};
 	struct err err = {0};
 
-	assert_int_equal(fixture->source.ops->chat_template(&fixture->source, &source, &err), STATUS_OK);
-	for (size_t len = 0; len <= source.len; len++) {
-		struct text copy = {0}; /* a block of its own, so that a sanitizer sees reads past the end */
-		struct chat_template template;
-		const char *why = NULL;
-
-		text_append(&copy, source.data, len);
-		assert_int_equal(chat_template_parse(text_str(&copy), len, &template, &why), len == source.len);
-		chat_template_release(&template);
-		text_release(&copy);
-	}
+	template_file_open(&file,
+		"{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+		"{{ messages[0].content }}");
+	assert_int_equal(chat_check(&file.source, fixture->tokenizer, NULL), STATUS_OK);
+	assert_int_equal(chat_render(&file.source, fixture->tokenizer, messages + 1, 1, &ids, &err), STATUS_OK);
+	assert_int_equal(chat_render(&file.source, fixture->tokenizer, messages, 2, &ids, &err), STATUS_INPUT);
+	assert_string_equal(err.text, "chat template: System role not supported");
+	token_list_release(&ids);
+	template_file_close(&file);
 }
 
 static void vocabularies_without_markers_have_no_chat(void **state)
@@ -314,7 +339,6 @@ static void vocabularies_without_markers_have_no_chat(void **state)
 	struct source source;
 	struct tokenizer *tokenizer = NULL;
 	struct err err = {0};
-	const char *why = NULL;
 
 	gguf_build_string(&build, "tokenizer.ggml.model", "gpt2");
 	gguf_build_string(&build, "tokenizer.ggml.pre", "gpt-2");
@@ -326,8 +350,8 @@ static void vocabularies_without_markers_have_no_chat(void **state)
 	assert_int_equal(source_open_bytes((const uint8_t *)bytes.data, bytes.len, "built.gguf", &source, &err), STATUS_OK);
 	if (tokenizer_open(&source, NULL, &tokenizer, &err))
 		fail_msg("%s", err.text);
-	assert_false(chat_template_supported(&source, tokenizer, &why));
-	assert_non_null(strstr(why, "no control tokens"));
+	assert_int_equal(chat_check(&source, tokenizer, &err), STATUS_INPUT);
+	assert_non_null(strstr(err.text, "no control tokens"));
 	tokenizer_close(tokenizer);
 	source_close(&source);
 	text_release(&bytes);
@@ -341,8 +365,9 @@ int main(void)
 		cmocka_unit_test(files_without_a_template_get_plain_chatml),
 		cmocka_unit_test(markers_in_content_stay_text),
 		cmocka_unit_test(bad_messages_are_refused),
-		cmocka_unit_test(other_templates_are_refused_with_a_reason),
-		cmocka_unit_test(templates_of_every_length_are_survived),
+		cmocka_unit_test(templates_that_cannot_be_rendered_are_refused_with_a_reason),
+		cmocka_unit_test(templates_of_folders_are_found),
+		cmocka_unit_test(what_a_template_raises_is_the_answer),
 		cmocka_unit_test(vocabularies_without_markers_have_no_chat),
 	};
 

@@ -6,8 +6,8 @@
 #include "base/mem.h"
 #include "base/utf8.h"
 #include "engine/chat.h"
-#include "engine/chat_template.h"
 #include "engine/inspect.h"
+#include "engine/jinja.h"
 #include "engine/tokenizer.h"
 
 #define VOCABULARY "tests/golden/field/m11_vocab_without_pre.gguf" /* all 256 bytes, two merges, two control tokens */
@@ -44,17 +44,16 @@ static void read_tokenizer(const struct source *source)
 	struct tokenizer *tokenizer = NULL;
 	struct chat_message message = {"user", text, sizeof(text) - 1};
 	struct token_list ids = {0};
-	const char *why = NULL;
+	struct err err = {0};
 
 	if (tokenizer_open(source, "smollm", &tokenizer, NULL))
 		return;
 	ASSERT(tokenizer_encode(tokenizer, text, sizeof(text) - 1, false, &ids, NULL) == STATUS_OK);
 	for (size_t i = 0; i < ids.count; i++)
 		ASSERT(!tokenizer_is_control(tokenizer, ids.ids[i]));
-	if (chat_template_supported(source, tokenizer, &why))
-		ASSERT(chat_render(source, tokenizer, &message, 1, &ids, NULL) == STATUS_OK);
-	else
-		ASSERT(why);
+	ASSERT(chat_check(source, tokenizer, &err) == STATUS_OK || err.text[0]);
+	err_clear(&err);
+	ASSERT(chat_render(source, tokenizer, &message, 1, &ids, &err) == STATUS_OK || err.text[0]);
 	token_list_release(&ids);
 	tokenizer_close(tokenizer);
 }
@@ -137,9 +136,22 @@ void fuzz_text_stream(const uint8_t *data, size_t size)
 
 void fuzz_chat_template(const uint8_t *data, size_t size)
 {
-	struct chat_template template;
-	const char *why = NULL;
+	static const struct jinja_message messages[] = {{"system", " a\n", 3}, {"user", "b\xc3\xa9", 3}, {"assistant", "c", 1}};
+	struct jinja_input input = {.messages = messages, .bos_token = "<s>"};
+	struct jinja *jinja;
+	struct err err = {0};
 
-	ASSERT(chat_template_parse((const char *)data, size, &template, &why) || why);
-	chat_template_release(&template);
+	if (jinja_parse((const char *)data, size, &jinja, &err)) {
+		ASSERT(err.text[0]);
+		return;
+	}
+	for (size_t n = 1; n <= 3; n++) {
+		struct text out = {0};
+
+		input.n_messages = n;
+		if (jinja_render(jinja, &input, &out, &err))
+			ASSERT(err.text[0]);
+		text_release(&out);
+	}
+	jinja_free(jinja);
 }

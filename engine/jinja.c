@@ -1,0 +1,225 @@
+/* Runs templates: statements over the variables of one conversation. */
+#include "engine/jinja.h"
+
+#include <string.h>
+
+#include "engine/jinja_node.h"
+
+#define SOURCE_BYTES_MAX ((size_t)256 << 10) /* guess: published templates have some kilobytes */
+#define OUTPUT_BYTES_MAX ((size_t)256 << 20) /* what a tokenizer takes at once */
+
+struct jinja {
+	struct arena arena;
+	struct statement *first;
+};
+
+/* ---- statements ---- */
+
+static enum status print(struct rendering *r, struct value value)
+{
+	if (value.kind == VALUE_LIST || value.kind == VALUE_DICT)
+		return err_set(r->err, STATUS_INPUT, "a list or a dict is printed as it is");
+	value_print(value, r->out);
+	return r->out->len <= OUTPUT_BYTES_MAX
+		? STATUS_OK
+		: err_set(r->err, STATUS_INPUT, "the prompt is longer than %zu bytes", OUTPUT_BYTES_MAX);
+}
+
+/* Names belong to the innermost loop, as in Jinja; members only to namespaces. */
+static enum status assign(struct rendering *r, const struct statement *s, struct value value)
+{
+	struct value scope = r->n_scopes > 0 ? r->scopes[r->n_scopes - 1] : r->globals, target = {0};
+	if (!s->member) {
+		value_set(&r->arena, scope, s->name, strlen(s->name), value);
+		return STATUS_OK;
+	}
+	for (size_t i = r->n_scopes; i > 0 && target.kind == VALUE_UNDEFINED; i--)
+		target = value_get(r->scopes[i - 1], s->name, strlen(s->name));
+	if (target.kind == VALUE_UNDEFINED)
+		target = value_get(r->globals, s->name, strlen(s->name));
+	if (target.kind != VALUE_DICT || !target.dict->is_namespace)
+		return err_set(r->err, STATUS_INPUT, "'%.40s' is no namespace", s->name);
+	value_set(&r->arena, target, s->member, strlen(s->member), value);
+	return STATUS_OK;
+}
+
+static enum status run_set(struct rendering *r, const struct statement *s)
+{
+	struct value value;
+	if (s->a)
+		return jinja_evaluate(r, s->a, &value) == STATUS_OK ? assign(r, s, value) : STATUS_INPUT;
+	struct text captured = {0}, *outside = r->out;
+	r->out = &captured;
+	enum status status = jinja_run(r, s->body);
+	r->out = outside;
+	value = value_copy(&r->arena, &captured);
+	text_release(&captured);
+	return status == STATUS_OK ? assign(r, s, value) : status;
+}
+
+static void set_name(struct rendering *r, struct value scope, const char *name, struct value value)
+{
+	value_set(&r->arena, scope, name, strlen(name), value);
+}
+
+/* The names of one turn of a loop. */
+static enum status bind_item(struct rendering *r, const struct statement *s, struct value scope, struct value item)
+{
+	if (!s->name2) {
+		set_name(r, scope, s->name, item);
+		return STATUS_OK;
+	}
+	if (item.kind != VALUE_LIST || item.list->count != 2)
+		return err_set(r->err, STATUS_INPUT, "a loop over pairs meets something else");
+	set_name(r, scope, s->name, item.list->items[0]);
+	set_name(r, scope, s->name2, item.list->items[1]);
+	return STATUS_OK;
+}
+
+static void bind_loop(struct rendering *r, struct value scope, const struct value_list *items, size_t index)
+{
+	struct value loop = value_dict(&r->arena);
+	const struct {
+		const char *name;
+		int64_t value;
+	} numbers[] = {
+		{"index", (int64_t)index + 1},
+		{"index0", (int64_t)index},
+		{"revindex", (int64_t)(items->count - index)},
+		{"revindex0", (int64_t)(items->count - index) - 1},
+		{"length", (int64_t)items->count},
+	};
+	for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+		set_name(r, loop, numbers[i].name, value_int(numbers[i].value));
+	set_name(r, loop, "first", value_bool(index == 0));
+	set_name(r, loop, "last", value_bool(index + 1 == items->count));
+	set_name(r, loop, "previtem", index > 0 ? items->items[index - 1] : (struct value){0});
+	set_name(r, loop, "nextitem", index + 1 < items->count ? items->items[index + 1] : (struct value){0});
+	set_name(r, scope, "loop", loop);
+}
+
+/* What a loop goes over: items of a list, or keys of a dict, those for which its condition holds. */
+static enum status loop_items(struct rendering *r, const struct statement *s, struct value *out)
+{
+	struct value all, passes = value_bool(true), *scope = &r->scopes[r->n_scopes - 1];
+	if (jinja_evaluate(r, s->a, &all) != STATUS_OK)
+		return STATUS_INPUT;
+	if (all.kind != VALUE_LIST && all.kind != VALUE_DICT)
+		return err_set(r->err, STATUS_INPUT, "a loop goes over something that is no list");
+	size_t count = all.kind == VALUE_LIST ? all.list->count : all.dict->count;
+	*out = value_list(&r->arena);
+	for (size_t i = 0; i < count; i++) {
+		struct value item = all.kind == VALUE_LIST ? all.list->items[i] : all.dict->keys[i];
+		if (s->b && (bind_item(r, s, *scope, item) != STATUS_OK || jinja_evaluate(r, s->b, &passes) != STATUS_OK))
+			return STATUS_INPUT;
+		if (value_is_true(passes))
+			value_append(&r->arena, *out, item);
+	}
+	return STATUS_OK;
+}
+
+static enum status run_for(struct rendering *r, const struct statement *s)
+{
+	struct value items;
+	r->scopes[r->n_scopes++] = value_dict(&r->arena); /* as many as statements are nested */
+	enum status status = loop_items(r, s, &items);
+	for (size_t i = 0; status == STATUS_OK && i < items.list->count && !r->breaks; i++) {
+		struct value scope = r->scopes[r->n_scopes - 1] = value_dict(&r->arena);
+		bind_loop(r, scope, items.list, i);
+		status = bind_item(r, s, scope, items.list->items[i]);
+		if (status == STATUS_OK)
+			status = jinja_run(r, s->body);
+		r->continues = false;
+	}
+	r->breaks = false;
+	r->n_scopes--;
+	return status == STATUS_OK && items.list->count == 0 ? jinja_run(r, s->otherwise) : status;
+}
+
+static enum status run_one(struct rendering *r, const struct statement *s)
+{
+	struct value value;
+	switch (s->kind) {
+	case STATEMENT_TEXT:
+		return print(r, s->text);
+	case STATEMENT_PRINT:
+		return jinja_evaluate(r, s->a, &value) == STATUS_OK ? print(r, value) : STATUS_INPUT;
+	case STATEMENT_IF:
+		if (jinja_evaluate(r, s->a, &value) != STATUS_OK)
+			return STATUS_INPUT;
+		return jinja_run(r, value_is_true(value) ? s->body : s->otherwise);
+	case STATEMENT_FOR:
+		return run_for(r, s);
+	case STATEMENT_SET:
+		return run_set(r, s);
+	case STATEMENT_BREAK:
+	case STATEMENT_CONTINUE:
+		r->breaks = r->n_scopes > 0 && s->kind == STATEMENT_BREAK;
+		r->continues = r->n_scopes > 0 && s->kind == STATEMENT_CONTINUE;
+		return STATUS_OK;
+	}
+	return STATUS_INTERNAL;
+}
+
+enum status jinja_run(struct rendering *r, const struct statement *first)
+{
+	enum status status = STATUS_OK;
+	for (const struct statement *s = first; s && status == STATUS_OK && !r->breaks && !r->continues; s = s->next)
+		status = run_one(r, s);
+	return status;
+}
+
+/* ---- the whole ---- */
+
+enum status jinja_parse(const char *source, size_t len, struct jinja **out, struct err *err)
+{
+	struct jinja *jinja = mem_calloc(1, sizeof *jinja);
+	struct err local = {0}; /* the parser looks at what it says */
+	enum status status = STATUS_OK;
+	*out = NULL;
+	if (len > SOURCE_BYTES_MAX)
+		status = err_set(&local, STATUS_INPUT, "the chat template is longer than %zu bytes", SOURCE_BYTES_MAX);
+	if (status == STATUS_OK)
+		status = jinja_parse_template(source, len, &jinja->arena, &jinja->first, &local);
+	if (status == STATUS_OK)
+		*out = jinja;
+	else
+		jinja_free(jinja);
+	return status == STATUS_OK ? status : err_set(err, status, "%s", local.text);
+}
+
+void jinja_free(struct jinja *jinja)
+{
+	if (!jinja)
+		return;
+	arena_release(&jinja->arena);
+	mem_free(jinja);
+}
+
+static struct value message_list(struct arena *arena, const struct jinja_input *input)
+{
+	struct value list = value_list(arena);
+	for (size_t i = 0; i < input->n_messages; i++) {
+		const struct jinja_message *message = &input->messages[i];
+		struct value dict = value_dict(arena);
+		value_set(arena, dict, "role", 4, value_text(message->role));
+		value_set(arena, dict, "content", 7, value_string(message->content, message->content_len));
+		value_append(arena, list, dict);
+	}
+	return list;
+}
+
+enum status jinja_render(const struct jinja *jinja, const struct jinja_input *input, struct text *out, struct err *err)
+{
+	struct rendering r = {.now_s = input->now_s, .out = out, .err = err};
+	r.globals = value_dict(&r.arena);
+	set_name(&r, r.globals, "messages", message_list(&r.arena, input));
+	set_name(&r, r.globals, "add_generation_prompt", value_bool(true));
+	if (input->bos_token)
+		set_name(&r, r.globals, "bos_token", value_text(input->bos_token));
+	if (input->eos_token)
+		set_name(&r, r.globals, "eos_token", value_text(input->eos_token));
+	enum status status = jinja_run(&r, jinja->first);
+	arena_release(&r.arena);
+	return status;
+}

@@ -1,0 +1,255 @@
+/* Evaluates expressions of templates. Recursion is as deep as the parser let expressions be. */
+#include <string.h>
+
+#include "engine/jinja_node.h"
+
+/* Guesses: a prompt of a million tokens needs thousands of steps and some times its own size of memory. */
+#define STEPS_MAX 20000000
+#define ARENA_BYTES_MAX ((size_t)256 << 20)
+
+static enum status evaluate_arguments(struct rendering *r, const struct expression *e, struct arguments *out)
+{
+	out->count = e->n_arguments;
+	for (size_t i = 0; i < e->n_arguments; i++) {
+		out->names[i] = e->argument_names[i];
+		if (jinja_evaluate(r, e->arguments[i], &out->values[i]) != STATUS_OK)
+			return STATUS_INPUT;
+	}
+	return STATUS_OK;
+}
+
+struct value jinja_argument(const struct arguments *arguments, size_t index, const char *name)
+{
+	size_t position = 0;
+	for (size_t i = 0; i < arguments->count; i++) {
+		if (arguments->names[i] ? name && strcmp(arguments->names[i], name) == 0 : position++ == index)
+			return arguments->values[i];
+	}
+	return (struct value){0};
+}
+
+static bool is_function(const char *name)
+{
+	static const char *const names[] = {"range", "namespace", "dict", "raise_exception", "strftime_now"};
+	for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+		if (strcmp(name, names[i]) == 0)
+			return true;
+	return false;
+}
+
+static struct value look_up(const struct rendering *r, const char *name)
+{
+	size_t len = strlen(name);
+	for (size_t i = r->n_scopes; i > 0; i--) {
+		struct value value = value_get(r->scopes[i - 1], name, len);
+		if (value.kind != VALUE_UNDEFINED)
+			return value;
+	}
+	struct value value = value_get(r->globals, name, len);
+	/* A function is something that is defined. */
+	return value.kind == VALUE_UNDEFINED && is_function(name) ? value_text("function") : value;
+}
+
+static enum status member(struct rendering *r, struct value object, const char *name, size_t len, struct value *out)
+{
+	if (object.kind == VALUE_UNDEFINED || object.kind == VALUE_NONE)
+		return err_set(
+			r->err, STATUS_INPUT, "'%.*s' is asked of something that is not defined", (int)(len < 60 ? len : 60), name);
+	*out = value_get(object, name, len); /* of other kinds: undefined */
+	return STATUS_OK;
+}
+
+/* Python counts characters where we count bytes. */
+static bool is_ascii(struct value string)
+{
+	for (size_t i = 0; i < string.len; i++)
+		if ((unsigned char)string.bytes[i] >= 0x80)
+			return false;
+	return true;
+}
+
+static enum status evaluate_index(struct rendering *r, const struct expression *e, struct value *out)
+{
+	struct value object, index;
+	if (jinja_evaluate(r, e->a, &object) != STATUS_OK || jinja_evaluate(r, e->b, &index) != STATUS_OK)
+		return STATUS_INPUT;
+	if (index.kind == VALUE_STRING)
+		return member(r, object, index.bytes, index.len, out);
+	if (index.kind != VALUE_INT || (object.kind != VALUE_LIST && !(object.kind == VALUE_STRING && is_ascii(object))))
+		return err_set(r->err, STATUS_INPUT, "an index is no number, or not into a list or an ASCII string");
+	int64_t count = (int64_t)(object.kind == VALUE_LIST ? object.list->count : object.len);
+	int64_t at = index.number < 0 ? index.number + count : index.number;
+	*out = (struct value){0};
+	if (at >= 0 && at < count)
+		*out = object.kind == VALUE_LIST ? object.list->items[at] : value_string(object.bytes + at, 1);
+	return STATUS_OK;
+}
+
+/* A bound of a slice as Python clips it. */
+static enum status slice_bound(struct rendering *r, const struct expression *e, int64_t count, int64_t missing, int64_t *out)
+{
+	struct value value = {0};
+	if (e && jinja_evaluate(r, e, &value) != STATUS_OK)
+		return STATUS_INPUT;
+	if (value.kind != VALUE_UNDEFINED && value.kind != VALUE_NONE && value.kind != VALUE_INT)
+		return err_set(r->err, STATUS_INPUT, "a bound of a slice is no number");
+	int64_t bound = value.kind == VALUE_INT ? value.number : missing;
+	bound = value.kind == VALUE_INT && bound < 0 ? bound + count : bound;
+	*out = bound < -1 ? -1 : bound > count ? count : bound;
+	return STATUS_OK;
+}
+
+static enum status evaluate_slice(struct rendering *r, const struct expression *e, struct value *out)
+{
+	struct value object, step = value_int(1);
+	int64_t begin, end;
+	if (jinja_evaluate(r, e->a, &object) != STATUS_OK || (e->d && jinja_evaluate(r, e->d, &step) != STATUS_OK))
+		return STATUS_INPUT;
+	if ((object.kind != VALUE_LIST && object.kind != VALUE_STRING) || step.kind != VALUE_INT ||
+		(step.number != 1 && step.number != -1))
+		return err_set(r->err, STATUS_INPUT, "only slices of lists and strings in steps of 1 or -1 are supported");
+	bool backwards = step.number < 0;
+	int64_t count = (int64_t)(object.kind == VALUE_LIST ? object.list->count : object.len);
+	if (slice_bound(r, e->b, count, backwards ? count - 1 : 0, &begin) != STATUS_OK ||
+		slice_bound(r, e->c, count, backwards ? -1 : count, &end) != STATUS_OK)
+		return STATUS_INPUT;
+	if (begin < 0 && !backwards)
+		begin = 0;
+	if (backwards && begin >= count)
+		begin = count - 1;
+	if (object.kind == VALUE_STRING) {
+		if (backwards || !is_ascii(object))
+			return err_set(r->err, STATUS_INPUT, "only forward slices of ASCII strings are supported");
+		*out = value_string(object.bytes + begin, end > begin ? (size_t)(end - begin) : 0);
+		return STATUS_OK;
+	}
+	*out = value_list(&r->arena);
+	for (int64_t i = begin; backwards ? i > end : i < end; i += step.number)
+		value_append(&r->arena, *out, object.list->items[i]);
+	return STATUS_OK;
+}
+
+static enum status evaluate_call(struct rendering *r, const struct expression *e, struct value *out)
+{
+	struct arguments arguments;
+	struct value object;
+	if (evaluate_arguments(r, e, &arguments) != STATUS_OK)
+		return STATUS_INPUT;
+	if (e->a->kind == EXPRESSION_NAME)
+		return jinja_function(r, e->a->name, &arguments, out);
+	if (e->a->kind != EXPRESSION_MEMBER)
+		return err_set(r->err, STATUS_INPUT, "something that is no function is called");
+	if (jinja_evaluate(r, e->a->a, &object) != STATUS_OK)
+		return STATUS_INPUT;
+	return jinja_method(r, object, e->a->name, &arguments, out);
+}
+
+static enum status evaluate_applied(struct rendering *r, const struct expression *e, struct value *out)
+{
+	struct arguments arguments;
+	struct value value;
+	bool truth = false;
+	if (jinja_evaluate(r, e->a, &value) != STATUS_OK || evaluate_arguments(r, e, &arguments) != STATUS_OK)
+		return STATUS_INPUT;
+	if (e->kind == EXPRESSION_FILTER)
+		return jinja_filter(r, e->name, value, &arguments, out);
+	enum status status = jinja_test(r, e->name, value, &arguments, &truth);
+	*out = value_bool(truth);
+	return status;
+}
+
+/* and, or: the second only where the first does not decide; the value is that of the one that did. */
+static enum status evaluate_binary(struct rendering *r, const struct expression *e, struct value *out)
+{
+	struct value a, b;
+	if (jinja_evaluate(r, e->a, &a) != STATUS_OK)
+		return STATUS_INPUT;
+	bool is_and = strcmp(e->name, "and") == 0;
+	if (is_and || strcmp(e->name, "or") == 0) {
+		*out = a;
+		return value_is_true(a) == is_and ? jinja_evaluate(r, e->b, out) : STATUS_OK;
+	}
+	if (jinja_evaluate(r, e->b, &b) != STATUS_OK)
+		return STATUS_INPUT;
+	return jinja_binary(r, e->name, a, b, out);
+}
+
+static enum status evaluate_choice(struct rendering *r, const struct expression *e, struct value *out)
+{
+	struct value condition;
+	if (jinja_evaluate(r, e->b, &condition) != STATUS_OK)
+		return STATUS_INPUT;
+	*out = (struct value){0};
+	if (value_is_true(condition))
+		return jinja_evaluate(r, e->a, out);
+	return e->c ? jinja_evaluate(r, e->c, out) : STATUS_OK;
+}
+
+static enum status evaluate_made(struct rendering *r, const struct expression *e, struct value *out)
+{
+	struct arguments items;
+	if (evaluate_arguments(r, e, &items) != STATUS_OK)
+		return STATUS_INPUT;
+	*out = e->kind == EXPRESSION_LIST ? value_list(&r->arena) : value_dict(&r->arena);
+	for (size_t i = 0; i < items.count; i++) {
+		if (e->kind == EXPRESSION_LIST)
+			value_append(&r->arena, *out, items.values[i]);
+		else
+			value_set(&r->arena, *out, items.names[i], strlen(items.names[i]), items.values[i]);
+	}
+	return STATUS_OK;
+}
+
+static enum status evaluate_unary(struct rendering *r, const struct expression *e, struct value *out)
+{
+	struct value value;
+	if (jinja_evaluate(r, e->a, &value) != STATUS_OK)
+		return STATUS_INPUT;
+	if (e->kind == EXPRESSION_NOT) {
+		*out = value_bool(!value_is_true(value));
+		return STATUS_OK;
+	}
+	if (value.kind != VALUE_INT || value.number == INT64_MIN)
+		return err_set(r->err, STATUS_INPUT, "minus before something that is no number");
+	*out = value_int(-value.number);
+	return STATUS_OK;
+}
+
+enum status jinja_evaluate(struct rendering *r, const struct expression *e, struct value *out)
+{
+	struct value object;
+	if (++r->steps > STEPS_MAX || r->arena.used_bytes > ARENA_BYTES_MAX)
+		return err_set(r->err, STATUS_INPUT, "it takes too many steps or too much memory");
+	switch (e->kind) {
+	case EXPRESSION_LITERAL:
+		*out = e->literal;
+		return STATUS_OK;
+	case EXPRESSION_NAME:
+		*out = look_up(r, e->name);
+		return STATUS_OK;
+	case EXPRESSION_MEMBER:
+		if (jinja_evaluate(r, e->a, &object) != STATUS_OK)
+			return STATUS_INPUT;
+		return member(r, object, e->name, strlen(e->name), out);
+	case EXPRESSION_INDEX:
+		return evaluate_index(r, e, out);
+	case EXPRESSION_SLICE:
+		return evaluate_slice(r, e, out);
+	case EXPRESSION_CALL:
+		return evaluate_call(r, e, out);
+	case EXPRESSION_FILTER:
+	case EXPRESSION_TEST:
+		return evaluate_applied(r, e, out);
+	case EXPRESSION_NOT:
+	case EXPRESSION_MINUS:
+		return evaluate_unary(r, e, out);
+	case EXPRESSION_BINARY:
+		return evaluate_binary(r, e, out);
+	case EXPRESSION_CHOICE:
+		return evaluate_choice(r, e, out);
+	case EXPRESSION_LIST:
+	case EXPRESSION_DICT:
+		return evaluate_made(r, e, out);
+	}
+	return STATUS_INTERNAL;
+}

@@ -1,0 +1,58 @@
+/* Values of the template interpreter. They live in the arena of one rendering and are never changed, but for namespaces. */
+#ifndef ENGINE_JINJA_VALUE_H
+#define ENGINE_JINJA_VALUE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/mem.h"
+#include "base/text.h"
+
+enum value_kind { VALUE_UNDEFINED, VALUE_NONE, VALUE_BOOL, VALUE_INT, VALUE_STRING, VALUE_LIST, VALUE_DICT };
+
+struct value {
+	enum value_kind kind;
+	bool truth; /* of a bool */
+	int64_t number; /* of an int */
+	const char *bytes; /* of a string, not NUL-terminated */
+	size_t len;
+	struct value_list *list; /* of a list */
+	struct value_dict *dict; /* of a dict */
+};
+
+struct value_list {
+	struct value *items;
+	size_t count, capacity;
+};
+
+/* Keys are strings, in the order in which they were set. */
+struct value_dict {
+	struct value *keys, *values;
+	size_t count, capacity;
+	bool is_namespace; /* members may be set from inside loops */
+};
+
+struct value value_bool(bool truth);
+struct value value_int(int64_t number);
+struct value value_string(const char *bytes, size_t len); /* borrowed */
+struct value value_text(const char *text); /* borrowed, NUL-terminated */
+struct value value_copy(struct arena *arena, const struct text *text);
+struct value value_list(struct arena *arena);
+struct value value_dict(struct arena *arena);
+
+void value_append(struct arena *arena, struct value list, struct value item);
+void value_set(struct arena *arena, struct value dict, const char *key, size_t len, struct value item);
+struct value value_get(struct value dict, const char *key, size_t len); /* undefined when absent */
+
+bool value_is(struct value value, const char *text); /* a string with this text */
+bool value_is_true(struct value value); /* as Python sees it: empty things, 0 and None are false */
+bool value_equal(struct value a, struct value b);
+
+/* What printing shows: nothing for undefined, "True" and "None" for those. Not for lists and dicts. */
+void value_print(struct value value, struct text *out);
+
+/* JSON as json.dumps writes it with ensure_ascii off: ", " and ": " between. Levels beyond 64 are null. */
+void value_print_json(struct value value, struct text *out);
+
+#endif

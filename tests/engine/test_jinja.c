@@ -1,0 +1,224 @@
+/* The interpreter of chat templates: texts by transformers, and what is refused. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "engine/jinja.h"
+
+#define GOLDEN "tests/golden/jinja/rendered.json"
+#define MESSAGES_MAX 16
+
+static enum status render_list(const char *template, size_t len, const struct json *conversation, struct text *out, struct err *err)
+{
+	struct jinja_message messages[MESSAGES_MAX];
+	struct jinja_input input = {
+		.messages = messages, .n_messages = json_count(conversation), .bos_token = "<s>", .eos_token = "</s>"};
+	struct jinja *jinja;
+	assert_true(input.n_messages <= MESSAGES_MAX);
+	for (size_t i = 0; i < input.n_messages; i++) {
+		const struct json *content = json_get(json_at(conversation, i), "content");
+		messages[i] = (struct jinja_message){
+			json_text(json_get(json_at(conversation, i), "role")), json_text(content), json_text_len(content)};
+	}
+	enum status status = jinja_parse(template, len, &jinja, err);
+	if (status == STATUS_OK)
+		status = jinja_render(jinja, &input, out, err);
+	jinja_free(jinja);
+	return status;
+}
+
+static void texts_are_those_of_transformers(void **state)
+{
+	struct text bytes = {0};
+	struct json *root = NULL;
+	struct err err = {0};
+	if (file_read(GOLDEN, 1 << 20, &bytes, &err) || json_parse(text_str(&bytes), bytes.len, GOLDEN, &root, &err))
+		fail_msg("%s", err.text);
+	const struct json *rows = json_get(root, "rows");
+	assert_true(json_count(rows) > 0);
+	for (size_t i = 0; i < json_count(rows); i++) {
+		const struct json *row = json_at(rows, i);
+		const char *name = json_text(json_get(row, "template"));
+		const struct json *template = json_get(json_get(root, "templates"), name);
+		size_t number = (size_t)json_int(json_get(row, "conversation"), 0);
+		struct text out = {0};
+		struct err failure = {0};
+		enum status status = render_list(json_text(template), json_text_len(template),
+			json_at(json_get(root, "conversations"), number), &out, &failure);
+		const char *raised = json_text(json_get(row, "error"));
+		if (raised && (status != STATUS_INPUT || strcmp(failure.text, raised) != 0))
+			fail_msg("%s, conversation %zu: '%s', expected to raise '%s'", name, number, failure.text, raised);
+		if (!raised && status != STATUS_OK)
+			fail_msg("%s, conversation %zu: %s", name, number, failure.text);
+		if (!raised && strcmp(text_str(&out), json_text(json_get(row, "text"))) != 0)
+			fail_msg("%s, conversation %zu:\n%s\nexpected:\n%s", name, number, text_str(&out),
+				json_text(json_get(row, "text")));
+		text_release(&out);
+	}
+	json_free(root);
+	text_release(&bytes);
+}
+
+static enum status render(const char *template, struct text *out, struct err *err)
+{
+	struct json *conversation = NULL;
+	static const char text[] = "[{\"role\":\"user\",\"content\":\"hi\"}]";
+	assert_int_equal(json_parse(text, sizeof text - 1, "text", &conversation, NULL), STATUS_OK);
+	enum status status = render_list(template, strlen(template), conversation, out, err);
+	json_free(conversation);
+	return status;
+}
+
+static void what_cannot_be_read_is_refused_with_its_line(void **state)
+{
+	static const struct {
+		const char *template, *expected;
+	} cases[] = {
+		{"a\nb\n{{ x", "line 3 of the chat template: a tag does not end"},
+		{"{# x", "a tag does not end"},
+		{"{% if x %}", "ends before 'elif'"},
+		{"{% endif %}", "found endif, expected a statement"},
+		{"\n{% frobnicate %}", "line 2 of the chat template: found frobnicate"},
+		{"{% if %}{% endif %}", "found the end of the tag, expected an expression"},
+		{"{% for x %}{% endfor %}", "expected in"},
+		{"{% set 1 = 2 %}", "found a number, expected a name"},
+		{"{{ a b }}", "found b, expected the end of the tag"},
+		{"{{ a + }}", "expected an expression"},
+		{"{{ (a }}", "expected )"},
+		{"{{ a[ ] }}", "an index is empty"},
+		{"{{ a[1:2:3:4] }}", "expected ]"},
+		{"{{ f(a b) }}", "expected )"},
+		{"{{ {1: 2} }}", "a string as key"},
+		{"{{ 1.5 }}", "only whole numbers"},
+		{"{{ 99999999999999999999 }}", "a number is too large"},
+		{"{{ 'a\\q' }}", "escape"},
+		{"{{ a.1 }}", "expected a name after '.'"},
+		{"{{ f() ? }}", "byte 0x3f"},
+		{"{{ 1 < 2 < 3 }}", "in a chain"},
+		{"{{ 1 == 2 == 3 }}", "in a chain"},
+		{"{{ f(a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a) }}", "more than 16 arguments"},
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+		struct text out = {0};
+		struct err err = {0};
+		if (render(cases[i].template, &out, &err) != STATUS_INPUT || !strstr(err.text, cases[i].expected))
+			fail_msg("%s: expected '%s' in: %s", cases[i].template, cases[i].expected, err.text);
+		text_release(&out);
+	}
+}
+
+static void what_cannot_be_computed_is_refused(void **state)
+{
+	static const struct {
+		const char *template, *expected;
+	} cases[] = {
+		{"{{ missing.member }}", "'member' is asked of something that is not defined"},
+		{"{{ missing + 'a' }}", "'+' is not supported"},
+		{"{{ 1 + 'a' }}", "'+'"},
+		{"{{ 1 // 0 }}", "'//'"},
+		{"{{ 9223372036854775807 + 1 }}", "'+'"},
+		{"{{ 1 < 'a' }}", "'<'"},
+		{"{{ messages }}", "a list or a dict is printed"},
+		{"{{ messages ~ 'a' }}", "'~'"},
+		{"{{ 'a'() }}", "something that is no function is called"},
+		{"{{ frob() }}", "function 'frob' is not supported"},
+		{"{{ 'a'.frob() }}", "method 'frob' is not supported"},
+		{"{{ 'a' | frob }}", "filter 'frob' is not supported"},
+		{"{{ 'a' is frob }}", "test 'frob' is not supported"},
+		{"{{ 'a'[[]] }}", "an index is no number"},
+		{"{{ '\xc3\xa9'[0] }}", "ASCII"},
+		{"{{ [1][::2] }}", "steps of 1 or -1"},
+		{"{{ range(1000000000) | length }}", "range is supported"},
+		{"{% for x in 'abc' %}{% endfor %}", "no list"},
+		{"{% for a, b in [1] %}{% endfor %}", "a loop over pairs"},
+		{"{% set x.y = 1 %}", "'x' is no namespace"},
+		{"{% for i in range(99999) %}{% for j in range(99999) %}{% set x = j %}{% endfor %}{% endfor %}", "too many steps"},
+		{"{% set n = namespace(s='aaaaaaaa') %}{% for i in range(99) %}{% set n.s = n.s + n.s %}{% endfor %}",
+			"too many steps or"},
+		{"{{ strftime_now('') }}", "strftime_now needs a format"},
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+		struct text out = {0};
+		struct err err = {0};
+		if (render(cases[i].template, &out, &err) != STATUS_INPUT || !strstr(err.text, cases[i].expected))
+			fail_msg("%s: expected '%s' in: %s", cases[i].template, cases[i].expected, err.text);
+		text_release(&out);
+	}
+}
+
+/* Nesting by brackets, by chains, by statements, by branches: each ends in a message, none on the stack. */
+static void deep_templates_are_refused(void **state)
+{
+	static const struct {
+		const char *before, *middle, *after;
+	} cases[] = {
+		{"{{ ", "(", "1 }}"},
+		{"{{ 1", " + 1", " }}"},
+		{"{{ a", ".b", " }}"},
+		{"{{ a", "|trim", " }}"},
+		{"{{ ", "not ", "a }}"},
+		{"{{ ", "- ", "a }}"},
+		{"", "{% if a %}", " "},
+		{"{% if a %}", "{% elif b %}", "{% endif %}"},
+		{"{{ ", "a if b else ", "c }}"},
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+		struct text template = {0}, out = {0};
+		struct err err = {0};
+		text_append_str(&template, cases[i].before);
+		for (int k = 0; k < 10000; k++)
+			text_append_str(&template, cases[i].middle);
+		text_append_str(&template, cases[i].after);
+		assert_int_equal(render(text_str(&template), &out, &err), STATUS_INPUT);
+		if (!strstr(err.text, "100"))
+			fail_msg("%s: %s", cases[i].middle, err.text);
+		text_release(&template);
+		text_release(&out);
+	}
+}
+
+static void dates_are_written_as_asked(void **state)
+{
+	struct text out = {0};
+	struct err err = {0};
+	if (render("{% if strftime_now is defined %}{{ strftime_now('%Y') }}{% endif %}", &out, &err) != STATUS_OK)
+		fail_msg("%s", err.text);
+	/* Second 0 of 1970, here or a few hours west. */
+	assert_true(strcmp(text_str(&out), "1970") == 0 || strcmp(text_str(&out), "1969") == 0);
+	text_release(&out);
+}
+
+static void a_template_of_every_length_is_survived(void **state)
+{
+	static const char template[] =
+		"{%- for m in messages[::-1] if m.role != 'x' %}{{ m['content'].split('\\n', 1)[-1]|trim ~ loop.index0 }}"
+		"{%- elif not a is defined or [1, {'k': 2}] %}{% set ns.x = 'q' if y else 3 %}{%- endfor -%}";
+	for (size_t len = 0; len < sizeof template; len++) {
+		char *copy = mem_strndup(template, len); /* a block of its own, so that a sanitizer sees reads past the end */
+		struct jinja *jinja;
+		struct err err = {0};
+		if (jinja_parse(copy, len, &jinja, &err) != STATUS_OK)
+			assert_true(err.text[0] != '\0');
+		jinja_free(jinja);
+		mem_free(copy);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(texts_are_those_of_transformers),
+		cmocka_unit_test(what_cannot_be_read_is_refused_with_its_line),
+		cmocka_unit_test(what_cannot_be_computed_is_refused),
+		cmocka_unit_test(deep_templates_are_refused),
+		cmocka_unit_test(dates_are_written_as_asked),
+		cmocka_unit_test(a_template_of_every_length_is_survived),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
