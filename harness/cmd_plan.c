@@ -71,32 +71,48 @@ static void append_words(struct text *out, const struct string_vector *words)
 	}
 }
 
-/* "8 in flight", "Poisson arrivals at 4/s, at most 16 in flight". */
+/* "4 requests/s", "1 to 8 requests/s". */
+static void append_rate(struct text *out, const struct schedule *schedule)
+{
+	char from[32], to[32];
+	text_format_double(from, schedule->rate);
+	text_format_double(to, schedule->rate_end);
+	if (schedule->rate == schedule->rate_end)
+		text_printf(out, "%s requests/s", from);
+	else
+		text_printf(out, "%s to %s requests/s", from, to);
+}
+
+/* "8 in flight", "Poisson arrivals at 4 requests/s, at most 16 in flight". */
 static void append_load(struct text *out, const struct workload *workload)
 {
 	const struct schedule *schedule = &workload->schedule;
-	char from[32], to[32], shape[32];
-	text_format_double(from, schedule->rate);
-	text_format_double(to, schedule->rate_end);
-	text_format_double(shape, schedule->burstiness);
-	if (schedule->kind == SCHEDULE_CLOSED) {
+	char number[32];
+	switch (schedule->kind) {
+	case SCHEDULE_CLOSED:
 		text_printf(out, "%d in flight", workload->concurrency);
 		return;
-	}
-	if (schedule->kind == SCHEDULE_AT_ONCE)
+	case SCHEDULE_AT_ONCE:
 		text_append_str(out, "all due at once");
-	else if (schedule->kind == SCHEDULE_TRACE)
-		text_printf(out, "arrivals of %s at %g times their speed over %.0f s", workload->path, schedule->speed,
+		break;
+	case SCHEDULE_TRACE:
+		text_format_double(number, schedule->speed);
+		text_printf(out, "arrivals of %s at %s times their speed over %.0f s", workload->path, number,
 			workload_arrival_seconds(workload));
-	else if (schedule->kind == SCHEDULE_CONSTANT)
-		text_printf(out, "constant arrivals at %s", from);
-	else if (schedule->burstiness == 1)
-		text_printf(out, "Poisson arrivals at %s", from);
-	else
-		text_printf(out, "gamma arrivals (burstiness %s) at %s", shape, from);
-	if (schedule->kind == SCHEDULE_CONSTANT || schedule->kind == SCHEDULE_GAMMA)
-		text_printf(out, "%s%s requests/s", schedule->rate == schedule->rate_end ? "" : " rising or falling to ",
-			schedule->rate == schedule->rate_end ? "" : to);
+		break;
+	case SCHEDULE_CONSTANT:
+		text_append_str(out, "constant arrivals at ");
+		append_rate(out, schedule);
+		break;
+	case SCHEDULE_GAMMA:
+		text_format_double(number, schedule->burstiness);
+		if (schedule->burstiness == 1)
+			text_append_str(out, "Poisson arrivals at ");
+		else
+			text_printf(out, "gamma arrivals (burstiness %s) at ", number);
+		append_rate(out, schedule);
+		break;
+	}
 	if (workload->concurrency)
 		text_printf(out, ", at most %d in flight", workload->concurrency);
 }
@@ -119,12 +135,13 @@ static void append_prompts(struct text *out, const struct workload *workload)
 	else if (workload->dataset == DATASET_RANDOM_IDS)
 		text_append_str(out, "prompts of ");
 	if (workload->dataset == DATASET_TRACE) {
-		text_append_str(out, "prompts and answers as long as the trace says");
+		text_printf(out, "prompts and answers as long as the trace says, seed %llu", (unsigned long long)workload->seed);
 	} else if (workload->prompts.count) {
 		text_printf(out, "%zu prompts", workload->prompts.count);
 	} else {
 		append_length(out, workload->input_len, workload->jitter);
-		text_append_str(out, workload->dataset == DATASET_SHARED_PREFIX ? " of their own" : " random tokens");
+		text_printf(out, " %s, seed %llu", workload->dataset == DATASET_SHARED_PREFIX ? "of their own" : "random tokens",
+			(unsigned long long)workload->seed);
 	}
 }
 

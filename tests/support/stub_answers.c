@@ -84,6 +84,17 @@ static struct json *new_event(bool chat, const char *content, const char *finish
 	return event;
 }
 
+/* What the settings do to the time of a token. */
+static double slowness(const struct stub *stub)
+{
+	double times = 1;
+	if (text_equal(stub->speculation, "ngram"))
+		times /= 4;
+	if (text_equal(stub->allreduce, "ref-socket"))
+		times *= 3;
+	return times;
+}
+
 static struct json *new_usage_event(const struct stub *stub, long long prompt_tokens, long long tokens)
 {
 	struct json *event = json_new_object(), *usage = json_new_object(), *details = json_new_object();
@@ -94,6 +105,12 @@ static struct json *new_usage_event(const struct stub *stub, long long prompt_to
 	json_set(usage, "prompt_tokens_details", details);
 	json_set(event, "choices", json_new_array());
 	json_set(event, "usage", usage);
+	if (stub->tells_acceptance) {
+		struct json *facts = json_new_object();
+		json_set(facts, "drafted", json_new_integer(1200));
+		json_set(facts, "accepted", json_new_integer((long long)(240 / slowness(stub) + 0.5)));
+		json_set(event, "verdict", facts);
+	}
 	return event;
 }
 
@@ -109,11 +126,7 @@ static struct json *new_timings(long long tokens)
 /* Milliseconds per token under the settings: what a benchmark of this "engine" must find. */
 static double token_ms(const struct stub *stub)
 {
-	double ms = stub->token_ms;
-	if (text_equal(stub->speculation, "ngram"))
-		ms /= 4;
-	if (text_equal(stub->allreduce, "ref-socket"))
-		ms *= 3;
+	double ms = stub->token_ms * slowness(stub);
 	if (stub_has_fraud(stub, "wrong-text") || stub_has_fraud(stub, "one-token") || stub_has_fraud(stub, "warm-cache"))
 		ms /= 2;
 	return ms;

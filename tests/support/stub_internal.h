@@ -18,7 +18,7 @@ struct stub {
 	/* Behaviour as a server. */
 	long long port, health_after_ms, completions_after_ms, status, output_tokens, cached_tokens, hang_after, die_after;
 	double token_ms;
-	bool wrong_text, wrong_nonce, no_usage, config_lies, no_models;
+	bool wrong_text, wrong_nonce, no_usage, config_lies, no_models, tells_acceptance;
 	const char *transcript, *request_log;
 	const char *dialect; /* which engine's words it uses: "builtin", "vllm", "sglang", "llamacpp" */
 	const char *fraud; /* a way to look better than it is: see has_fraud's callers; "none" */

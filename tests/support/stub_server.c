@@ -281,6 +281,8 @@ int stub_server_run(int argc, char **argv)
 		{"no-usage", OPTION_FLAG, &stub.no_usage, 0, 0, NULL, "never tells counts"},
 		{"no-models", OPTION_FLAG, &stub.no_models, 0, 0, NULL, "/v1/models is of no use"},
 		{"config-lies", OPTION_FLAG, &stub.config_lies, 0, 0, NULL, "speculation is reported as off"},
+		{"tells-acceptance", OPTION_FLAG, &stub.tells_acceptance, 0, 0, NULL,
+			"of drafts in every answer: a fifth, times how fast the settings make it, whatever the clock says"},
 		{"transcript", OPTION_STRING, &stub.transcript, 0, 0, "FILE", "sent to every completion"},
 		{"fraud", OPTION_STRING, &stub.fraud, 0, 0, "NAME", "looks better than it is"},
 		{"request-log", OPTION_STRING, &stub.request_log, 0, 0, "FILE", "one line per POST"},
