@@ -1,6 +1,7 @@
 /* Reading counters out of Prometheus text. */
 #include "harness/counters.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <string.h>
 
@@ -98,6 +99,15 @@ static struct json *new_label_value(struct text *value)
 	return json;
 }
 
+/* Source: Prometheus exposition format. What is none cannot be a key either: it may be no UTF-8. */
+static bool is_label_name(const struct text *name)
+{
+	for (size_t i = 0; i < name->len; i++)
+		if (!isalnum((unsigned char)name->data[i]) && name->data[i] != '_')
+			return false;
+	return name->len > 0;
+}
+
 /* Reads label="value",… up to '}' or the end of the line. A label that breaks off is left out. */
 static void read_labels(const char *at, const char *end, struct json *out)
 {
@@ -115,7 +125,7 @@ static void read_labels(const char *at, const char *end, struct json *out)
 		}
 		bool whole = at < end;
 		struct json *label = new_label_value(&value);
-		if (whole && name.len && strlen(text_str(&name)) == name.len)
+		if (whole && is_label_name(&name))
 			json_set(out, text_str(&name), label);
 		else
 			json_free(label);

@@ -230,8 +230,8 @@ static void labels_of_a_metric_are_values_of_their_kind(void **state)
 	json_free(labels);
 	assert_null(counters_labels(text_str(&text), "vllm:cache_config"));
 	text_release(&text);
-	static const char *const broken[] = {
-		"m{", "m{a", "m{a=", "m{a=\"", "m{a=\"b", "m{a=\"b\\", "m{=\"x\"}", "m{}", "m{,,}", "m{a=b}"};
+	static const char *const broken[] = {"m{", "m{a", "m{a=", "m{a=\"", "m{a=\"b", "m{a=\"b\\", "m{=\"x\"}", "m{}", "m{,,}",
+		"m{a=b}", "m{\xff=\"1\"}", "m{a b=\"1\"}"};
 	for (size_t i = 0; i < sizeof broken / sizeof broken[0]; i++) {
 		labels = counters_labels(broken[i], "m");
 		assert_non_null(labels);
