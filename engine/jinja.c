@@ -45,7 +45,7 @@ static enum status assign(struct rendering *r, const struct statement *s, struct
 
 static enum status run_set(struct rendering *r, const struct statement *s)
 {
-	struct value value;
+	struct value value = {0};
 	if (s->a)
 		return jinja_evaluate(r, s->a, &value) == STATUS_OK ? assign(r, s, value) : STATUS_INPUT;
 	struct text captured = {0}, *outside = r->out;
@@ -101,7 +101,7 @@ static void bind_loop(struct rendering *r, struct value scope, const struct valu
 /* What a loop goes over: items of a list, or keys of a dict, those for which its condition holds. */
 static enum status loop_items(struct rendering *r, const struct statement *s, struct value *out)
 {
-	struct value all, passes = value_bool(true), *scope = &r->scopes[r->n_scopes - 1];
+	struct value all = {0}, passes = value_bool(true), *scope = &r->scopes[r->n_scopes - 1];
 	if (jinja_evaluate(r, s->a, &all) != STATUS_OK)
 		return STATUS_INPUT;
 	if (all.kind != VALUE_LIST && all.kind != VALUE_DICT)
@@ -120,7 +120,7 @@ static enum status loop_items(struct rendering *r, const struct statement *s, st
 
 static enum status run_for(struct rendering *r, const struct statement *s)
 {
-	struct value items;
+	struct value items = value_list(&r->arena);
 	r->scopes[r->n_scopes++] = value_dict(&r->arena); /* as many as statements are nested */
 	enum status status = loop_items(r, s, &items);
 	for (size_t i = 0; status == STATUS_OK && i < items.list->count && !r->breaks; i++) {
@@ -138,7 +138,7 @@ static enum status run_for(struct rendering *r, const struct statement *s)
 
 static enum status run_one(struct rendering *r, const struct statement *s)
 {
-	struct value value;
+	struct value value = {0};
 	switch (s->kind) {
 	case STATEMENT_TEXT:
 		return print(r, s->text);

@@ -96,6 +96,17 @@ static bool ends_with(struct value string, struct value part)
 		memcmp(string.bytes + string.len - part.len, part.bytes, part.len) == 0;
 }
 
+/* dict.get(key, fallback); without a fallback: None. */
+static struct value get(struct value dict, struct value key, struct value fallback)
+{
+	struct value found = value_get(dict, key.bytes, key.len);
+	if (found.kind != VALUE_UNDEFINED)
+		return found;
+	if (fallback.kind == VALUE_UNDEFINED)
+		fallback.kind = VALUE_NONE;
+	return fallback;
+}
+
 enum status jinja_method(
 	struct rendering *r, struct value value, const char *name, const struct arguments *arguments, struct value *out)
 {
@@ -117,11 +128,9 @@ enum status jinja_method(
 		*out = value_bool(ends_with(value, first));
 	else if (text && (strcmp(name, "upper") == 0 || strcmp(name, "lower") == 0))
 		*out = change_case(&r->arena, value, name[0] == 'u', false);
-	else if (dict && takes_text && strcmp(name, "get") == 0) {
-		struct value found = value_get(value, first.bytes, first.len);
-		struct value fallback = second.kind == VALUE_UNDEFINED ? (struct value){.kind = VALUE_NONE} : second;
-		*out = found.kind == VALUE_UNDEFINED ? fallback : found;
-	} else
+	else if (dict && takes_text && strcmp(name, "get") == 0)
+		*out = get(value, first, second);
+	else
 		return err_set(r->err, STATUS_INPUT, "method '%.40s' is not supported here", name);
 	return STATUS_OK;
 }
@@ -187,8 +196,11 @@ static enum status to_text(struct rendering *r, struct value value, bool as_json
 
 static struct value first_or_last(struct value list, bool last)
 {
+	struct value none = {0};
 	size_t count = list.list->count;
-	return count == 0 ? (struct value){0} : list.list->items[last ? count - 1 : 0];
+	if (count == 0)
+		return none;
+	return list.list->items[last ? count - 1 : 0];
 }
 
 enum status jinja_filter(

@@ -70,7 +70,7 @@ static bool is_ascii(struct value string)
 
 static enum status evaluate_index(struct rendering *r, const struct expression *e, struct value *out)
 {
-	struct value object, index;
+	struct value object = {0}, index = {0};
 	if (jinja_evaluate(r, e->a, &object) != STATUS_OK || jinja_evaluate(r, e->b, &index) != STATUS_OK)
 		return STATUS_INPUT;
 	if (index.kind == VALUE_STRING)
@@ -101,8 +101,8 @@ static enum status slice_bound(struct rendering *r, const struct expression *e, 
 
 static enum status evaluate_slice(struct rendering *r, const struct expression *e, struct value *out)
 {
-	struct value object, step = value_int(1);
-	int64_t begin, end;
+	struct value object = {0}, step = value_int(1);
+	int64_t begin = 0, end = 0;
 	if (jinja_evaluate(r, e->a, &object) != STATUS_OK || (e->d && jinja_evaluate(r, e->d, &step) != STATUS_OK))
 		return STATUS_INPUT;
 	if ((object.kind != VALUE_LIST && object.kind != VALUE_STRING) || step.kind != VALUE_INT ||
@@ -131,8 +131,8 @@ static enum status evaluate_slice(struct rendering *r, const struct expression *
 
 static enum status evaluate_call(struct rendering *r, const struct expression *e, struct value *out)
 {
-	struct arguments arguments;
-	struct value object;
+	struct arguments arguments = {.count = 0};
+	struct value object = {0};
 	if (evaluate_arguments(r, e, &arguments) != STATUS_OK)
 		return STATUS_INPUT;
 	if (e->a->kind == EXPRESSION_NAME)
@@ -146,8 +146,8 @@ static enum status evaluate_call(struct rendering *r, const struct expression *e
 
 static enum status evaluate_applied(struct rendering *r, const struct expression *e, struct value *out)
 {
-	struct arguments arguments;
-	struct value value;
+	struct arguments arguments = {.count = 0};
+	struct value value = {0};
 	bool truth = false;
 	if (jinja_evaluate(r, e->a, &value) != STATUS_OK || evaluate_arguments(r, e, &arguments) != STATUS_OK)
 		return STATUS_INPUT;
@@ -161,7 +161,7 @@ static enum status evaluate_applied(struct rendering *r, const struct expression
 /* and, or: the second only where the first does not decide; the value is that of the one that did. */
 static enum status evaluate_binary(struct rendering *r, const struct expression *e, struct value *out)
 {
-	struct value a, b;
+	struct value a = {0}, b = {0};
 	if (jinja_evaluate(r, e->a, &a) != STATUS_OK)
 		return STATUS_INPUT;
 	bool is_and = strcmp(e->name, "and") == 0;
@@ -176,7 +176,7 @@ static enum status evaluate_binary(struct rendering *r, const struct expression 
 
 static enum status evaluate_choice(struct rendering *r, const struct expression *e, struct value *out)
 {
-	struct value condition;
+	struct value condition = {0};
 	if (jinja_evaluate(r, e->b, &condition) != STATUS_OK)
 		return STATUS_INPUT;
 	*out = (struct value){0};
@@ -187,7 +187,7 @@ static enum status evaluate_choice(struct rendering *r, const struct expression 
 
 static enum status evaluate_made(struct rendering *r, const struct expression *e, struct value *out)
 {
-	struct arguments items;
+	struct arguments items = {.count = 0};
 	if (evaluate_arguments(r, e, &items) != STATUS_OK)
 		return STATUS_INPUT;
 	*out = e->kind == EXPRESSION_LIST ? value_list(&r->arena) : value_dict(&r->arena);
@@ -202,7 +202,7 @@ static enum status evaluate_made(struct rendering *r, const struct expression *e
 
 static enum status evaluate_unary(struct rendering *r, const struct expression *e, struct value *out)
 {
-	struct value value;
+	struct value value = {0};
 	if (jinja_evaluate(r, e->a, &value) != STATUS_OK)
 		return STATUS_INPUT;
 	if (e->kind == EXPRESSION_NOT) {
@@ -217,7 +217,7 @@ static enum status evaluate_unary(struct rendering *r, const struct expression *
 
 enum status jinja_evaluate(struct rendering *r, const struct expression *e, struct value *out)
 {
-	struct value object;
+	struct value object = {0};
 	if (++r->steps > STEPS_MAX || r->arena.used_bytes > ARENA_BYTES_MAX)
 		return err_set(r->err, STATUS_INPUT, "it takes too many steps or too much memory");
 	switch (e->kind) {

@@ -234,7 +234,7 @@ static enum status parse_block(struct parser *parser, const char *const *ends, s
 		return err_set(parser->err, STATUS_INPUT, "statements are nested deeper than %d", JINJA_DEPTH_MAX);
 	while (parser->at < parser->end) {
 		const char *begin = parser->at;
-		enum piece_kind kind;
+		enum piece_kind kind = PIECE_TEXT;
 		while (parser->at < parser->end && !is_tag(parser->at, parser->end))
 			parser->at++;
 		struct value text = text_between(parser, begin, parser->at);
