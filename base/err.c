@@ -7,6 +7,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#undef err_set
+#undef err_set_code
+#undef err_set_errno
+
 static enum status record(struct err *err, enum status status, const char *code, const char *format, va_list args)
 {
 	if (!err)

@@ -33,6 +33,19 @@ enum status err_set_errno(struct err *err, enum status status, int errnum, const
  * `return err_add(err, "model '%s'", path);`. */
 enum status err_add(struct err *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+#ifdef __clang_analyzer__
+/* The analyser sees no bodies; without this it goes on after an error as if there had been none. */
+static inline enum status err_recorded(enum status status)
+{
+	if (status == STATUS_OK)
+		__builtin_unreachable();
+	return status;
+}
+#define err_set(...) err_recorded(err_set(__VA_ARGS__))
+#define err_set_code(...) err_recorded(err_set_code(__VA_ARGS__))
+#define err_set_errno(...) err_recorded(err_set_errno(__VA_ARGS__))
+#endif
+
 /* Forgets the error. */
 void err_clear(struct err *err);
 
