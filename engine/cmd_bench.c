@@ -98,7 +98,7 @@ enum status cmd_bench(int argc, char **argv, struct err *err)
 	long long threads = file_machine_cpus(), context = 64;
 	bool json = false, help = false;
 	const struct option table[] = {
-		{"model", OPTION_STRING, &options.model_path, 0, 0, "PATH", "GGUF file."},
+		{"model", OPTION_STRING, &options.model_path, 0, 0, "PATH", "GGUF file or Hugging Face folder."},
 		{"threads", OPTION_I64, &threads, 1, POOL_THREADS_MAX, "N", "Threads (default: CPUs of this process)."},
 		{"context", OPTION_I64, &context, 0, CONTEXT_MAX, "N", "Tokens before the one of the decode step (default: 64)."},
 		{"isa", OPTION_STRING, &options.isa, 0, 0, "NAME", "Instructions: auto, scalar, avx2 or avx512 (default: auto)."},

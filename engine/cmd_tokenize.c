@@ -101,7 +101,8 @@ enum status cmd_tokenize(int argc, char **argv, struct err *err)
 {
 	struct tokenize_options options = {0};
 	const struct option table[] = {
-		{"model", OPTION_STRING, &options.model_path, 0, 0, "PATH", "GGUF file with the vocabulary."},
+		{"model", OPTION_STRING, &options.model_path, 0, 0, "PATH",
+			"GGUF file or Hugging Face folder with the vocabulary."},
 		{"tokenizer-pre", OPTION_STRING, &options.pre, 0, 0, "NAME",
 			"Splitting rule instead of the file's: smollm, gpt-2, llama-bpe, qwen2."},
 		{"parse-special", OPTION_FLAG, &options.parse_special, 0, 0, NULL,

@@ -53,6 +53,10 @@ static enum status open_model(struct engine *engine, struct err *err)
 		status = model_config_read(&engine->source, &engine->config, err);
 	if (status == STATUS_OK)
 		status = tokenizer_open(&engine->source, engine->options.tokenizer_pre, &engine->tokenizer, err);
+	/* Fewer tokens than rows are common: rows are added to round their number. */
+	if (status == STATUS_OK && tokenizer_vocab_size(engine->tokenizer) > engine->config.vocab)
+		status = err_set(err, STATUS_INPUT, "the tokenizer has %d tokens, but the model only %d",
+			(int)tokenizer_vocab_size(engine->tokenizer), engine->config.vocab);
 	if (status == STATUS_OK)
 		status = setup_resolve(&engine->options, &engine->source, &engine->config, &engine->setup, err);
 	return status;

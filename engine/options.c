@@ -45,7 +45,8 @@ static void append_model_options(struct engine_options *o, struct option *table,
 {
 	const struct option list[] = {
 		{"model", OPTION_STRING, &o->model_path, 0, 0, "PATH",
-			"Model file in GGUF format (required); shape:NAME is a model of a public shape with random weights."},
+			"GGUF file, or Hugging Face folder with config.json and safetensors (required); shape:NAME is a model of a "
+			"public shape with random weights."},
 		{"load-format", OPTION_STRING, &o->load_format, 0, 0, "auto|dummy",
 			"dummy: --model names a shape (llama-8b-bf16, llama-1b-q8_0, …) or a JSON file with one; its weights are "
 			"random "

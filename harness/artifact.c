@@ -1,14 +1,18 @@
 /* Hashing files, and remembering the hashes of large ones. */
 #include "harness/artifact.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/mem.h"
 
+#define FOLDER_FILES_MAX 1024 /* guess: models have up to hundreds of shards */
 #define CACHE_BYTES_MAX ((size_t)1 << 20)
 #define CACHE_ENTRIES_MAX 256
 #define CACHED_BYTES_MIN ((int64_t)1 << 20) /* smaller files are hashed faster than the cache is read */
@@ -91,22 +95,84 @@ static void remember(struct json *cache, const char *cache_path, const char *pat
 	text_release(&text);
 }
 
-enum status artifact_hash(const char *path, const char *cache_path, char out[SHA256_HEX_BYTES], struct err *err)
+static bool is_model_file(const char *name)
 {
-	struct stat info;
-	if (stat(path, &info) != 0 || !S_ISREG(info.st_mode)) {
-		hash_text(path, out);
-		return STATUS_OK;
-	}
-	if (!cache_path || info.st_size < CACHED_BYTES_MIN)
+	static const char *const endings[] = {".json", ".safetensors", ".jinja"};
+	size_t len = strlen(name);
+	for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++)
+		if (len > strlen(endings[i]) && strcmp(name + len - strlen(endings[i]), endings[i]) == 0)
+			return true;
+	return false;
+}
+
+static int compare_names(const void *a, const void *b)
+{
+	return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* Names of a model's files in a folder, sorted; the caller frees them. Other files, and those beyond the limit, are left out. */
+static size_t list_folder(const char *path, char *names[FOLDER_FILES_MAX])
+{
+	size_t count = 0;
+	DIR *folder = opendir(path);
+	for (struct dirent *entry; folder && count < FOLDER_FILES_MAX && (entry = readdir(folder));)
+		if (is_model_file(entry->d_name))
+			names[count++] = mem_strdup(entry->d_name);
+	if (folder)
+		closedir(folder);
+	qsort(names, count, sizeof *names, compare_names);
+	return count;
+}
+
+static enum status hash_file(
+	const char *path, const char *cache_path, const struct stat *info, char out[SHA256_HEX_BYTES], struct err *err)
+{
+	if (!cache_path || info->st_size < CACHED_BYTES_MIN)
 		return sha256_file(path, out, err);
 	struct json *cache = read_cache(cache_path);
 	enum status status = STATUS_OK;
-	if (!find_cached(cache, path, &info, out)) {
+	if (!find_cached(cache, path, info, out)) {
 		status = sha256_file(path, out, err);
 		if (!status)
-			remember(cache, cache_path, path, &info, out);
+			remember(cache, cache_path, path, info, out);
 	}
 	json_free(cache);
 	return status;
+}
+
+/* A model in several files: the hash of their names and hashes. */
+static enum status hash_folder(const char *path, const char *cache_path, char out[SHA256_HEX_BYTES], struct err *err)
+{
+	char **names = mem_calloc(FOLDER_FILES_MAX, sizeof *names), hash[SHA256_HEX_BYTES];
+	size_t count = list_folder(path, names);
+	struct text list = {0}, file = {0};
+	enum status status = STATUS_OK;
+	for (size_t i = 0; i < count && !status; i++) {
+		struct stat info;
+		text_clear(&file);
+		text_printf(&file, "%s/%s", path, names[i]);
+		if (stat(text_str(&file), &info) != 0 || !S_ISREG(info.st_mode))
+			continue;
+		status = hash_file(text_str(&file), cache_path, &info, hash, err);
+		text_printf(&list, "%s %s\n", hash, names[i]);
+	}
+	for (size_t i = 0; i < count; i++)
+		mem_free(names[i]);
+	mem_free(names);
+	hash_text(list.len ? text_str(&list) : path, out);
+	text_release(&list);
+	text_release(&file);
+	return status;
+}
+
+enum status artifact_hash(const char *path, const char *cache_path, char out[SHA256_HEX_BYTES], struct err *err)
+{
+	struct stat info;
+	bool exists = stat(path, &info) == 0;
+	if (exists && S_ISDIR(info.st_mode))
+		return hash_folder(path, cache_path, out, err);
+	if (exists && S_ISREG(info.st_mode))
+		return hash_file(path, cache_path, &info, out, err);
+	hash_text(path, out);
+	return STATUS_OK;
 }

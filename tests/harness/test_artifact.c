@@ -78,6 +78,36 @@ static void a_cache_that_is_remembered_is_used_and_a_broken_one_is_not(void **st
 	rmdir(folder);
 }
 
+static void a_folder_is_hashed_by_its_model_files(void **state)
+{
+	char folder[] = "/tmp/verdict-folder-XXXXXX", first[SHA256_HEX_BYTES], again[SHA256_HEX_BYTES];
+	struct text config = {0}, weights = {0}, readme = {0};
+	assert_non_null(mkdtemp(folder));
+	text_printf(&config, "%s/config.json", folder);
+	text_printf(&weights, "%s/model.safetensors", folder);
+	text_printf(&readme, "%s/README.md", folder);
+	assert_int_equal(artifact_hash(folder, NULL, first, NULL), STATUS_OK); /* empty: the name */
+	write_file(text_str(&config), 'c', 10);
+	assert_int_equal(artifact_hash(folder, NULL, again, NULL), STATUS_OK);
+	assert_string_not_equal(first, again);
+	write_file(text_str(&weights), 'w', 10);
+	assert_int_equal(artifact_hash(folder, NULL, first, NULL), STATUS_OK);
+	assert_string_not_equal(first, again);
+	write_file(text_str(&readme), 'r', 10); /* no part of the model */
+	assert_int_equal(artifact_hash(folder, NULL, again, NULL), STATUS_OK);
+	assert_string_equal(first, again);
+	write_file(text_str(&weights), 'v', 10);
+	assert_int_equal(artifact_hash(folder, NULL, again, NULL), STATUS_OK);
+	assert_string_not_equal(first, again);
+	unlink(text_str(&config));
+	unlink(text_str(&weights));
+	unlink(text_str(&readme));
+	rmdir(folder);
+	text_release(&config);
+	text_release(&weights);
+	text_release(&readme);
+}
+
 static void what_is_no_file_is_hashed_by_its_name(void **state)
 {
 	char a[65], b[65], c[65];
@@ -107,6 +137,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_hash_is_that_of_the_bytes_and_follows_them),
 		cmocka_unit_test(a_cache_that_is_remembered_is_used_and_a_broken_one_is_not),
+		cmocka_unit_test(a_folder_is_hashed_by_its_model_files),
 		cmocka_unit_test(what_is_no_file_is_hashed_by_its_name),
 		cmocka_unit_test(programs_are_found_as_a_shell_would),
 	};
