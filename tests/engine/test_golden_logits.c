@@ -17,6 +17,7 @@
 
 #define GOLDEN_BYTES_MAX ((size_t)4 << 20)
 #define TOKENS_MAX 1024
+#define BATCH 4 /* cases in one run: what struct forward_run has room for */
 
 /* Allowed distances from the reference. Measured: 8.4e-4 and 0.0033 with F32 keys and values, 1.2e-3 and 0.0087 with F16. Each
  * rounding switched on alone in an fp64 run of the reference, over ten other prompts: F16 keys cost up to 2.0e-3, F16 values
@@ -99,44 +100,66 @@ static struct golden_error golden_error(const struct json *golden_case, int stri
 	return error;
 }
 
-static void check_all_cases(const struct forward_run *settings, struct bounds bounds)
+/* Runs up to BATCH cases at once, since loading the weights costs more than computing; *worst grows. */
+static void check_batch(const struct forward_run *settings, const struct json *const *cases, int count, int stride, int vocab,
+	struct bounds bounds, struct golden_error *worst)
 {
-	struct json *root = golden("logits.json");
-	int stride = (int)json_int(json_get(root, "stride"), 0), vocab = (int)json_int(json_get(root, "vocab"), 0);
-	const struct json *cases = json_get(root, "cases");
-	int32_t ids[TOKENS_MAX];
+	static int32_t ids[BATCH][TOKENS_MAX];
+	struct forward_run run = *settings;
+	float *logits[BATCH];
+	run.last_only = true;
+	run.n_sequences = count;
+	for (int c = 0; c < count; c++) {
+		run.tokens[c] = ids[c];
+		run.n_tokens[c] = ids_of(json_get(cases[c], "ids"), ids[c]);
+		logits[c] = mem_calloc((size_t)run.n_tokens[c] * (size_t)vocab, sizeof(float));
+	}
+	forward_run(&run, logits);
+	for (int c = 0; c < count; c++) {
+		const float *last = logits[c] + (size_t)(run.n_tokens[c] - 1) * (size_t)vocab;
+		struct golden_error error = golden_error(cases[c], stride, last);
+		if (!(error.relative < bounds.relative && error.top < bounds.top))
+			fail_msg("'%s': relative error %.3g, allowed %.3g; highest logits differ by %.3g, allowed %.3g",
+				json_text(json_get(cases[c], "name")), error.relative, bounds.relative, error.top, bounds.top);
+		worst->relative = fmax(worst->relative, error.relative);
+		worst->top = fmax(worst->top, error.top);
+		mem_free(logits[c]);
+	}
+}
+
+/* root holds the shape of what is stored, holder the cases. */
+static void check_cases(const char *what, const struct forward_run *settings, const struct json *root, const struct json *holder,
+	struct bounds bounds)
+{
+	const struct json *cases = json_get(holder, "cases"), *batch[BATCH];
+	int stride = (int)json_int(json_get(root, "stride"), 0), vocab = (int)json_int(json_get(root, "vocab"), 0), count = 0;
 	struct golden_error worst = {0};
 	for (size_t c = 0; c < json_count(cases); c++) {
 		const struct json *one = json_at(cases, c);
-		int n = ids_of(json_get(one, "ids"), ids);
-		if (n > SIZE_REAL_TOKENS_MAX)
-			continue;
-		struct last_logits logits = run_case(settings, ids, n, vocab);
-		struct golden_error error = golden_error(one, stride, logits.last);
-		if (!(error.relative < bounds.relative && error.top < bounds.top))
-			fail_msg("'%s': relative error %.3g, allowed %.3g; highest logits differ by %.3g, allowed %.3g",
-				json_text(json_get(one, "name")), error.relative, bounds.relative, error.top, bounds.top);
-		worst.relative = fmax(worst.relative, error.relative);
-		worst.top = fmax(worst.top, error.top);
-		mem_free(logits.all);
+		if (json_count(json_get(one, "ids")) <= SIZE_REAL_TOKENS_MAX)
+			batch[count++] = one;
+		if (count > 0 && (count == BATCH || c + 1 == json_count(cases))) {
+			check_batch(settings, batch, count, stride, vocab, bounds, &worst);
+			count = 0;
+		}
 	}
-	print_message("largest relative error %.3g, largest difference among the highest logits %.3g\n", worst.relative, worst.top);
-	json_free(root);
+	print_message("%s: largest relative error %.3g, largest difference among the highest logits %.3g\n", what, worst.relative,
+		worst.top);
 }
 
 static void logits_agree_with_transformers(void **state)
 {
 	struct forward_run run = forward_run_default(real_model_path());
+	struct json *root = golden("logits.json");
 	run.chunk = 256;
 	run.threads = 2;
-	check_all_cases(&run, bounds_f32_kv);
+	check_cases("F32 keys and values", &run, root, root, bounds_f32_kv);
 	run.kv_type = KN_KV_F16;
-	check_all_cases(&run, bounds_f16_kv);
+	check_cases("F16 keys and values", &run, root, root, bounds_f16_kv);
+	json_free(root);
 }
 
 /* ---- other weight types ---- */
-
-#define TYPE_CASES 4
 
 /* Measured: 2.4e-4 and 0.0025 for Q8_0, 4.1e-4 and 0.0024 for Q4_0, whose activations are rounded; 3.8e-6 and 3.6e-5 for BF16,
  * 7.6e-6 and 6e-5 for F16, whose are not. */
@@ -151,47 +174,18 @@ static const struct {
 	{"F16", DTYPE_F16, {2e-5, 2e-4}},
 };
 
-/* All cases of one type in one run, since loading the weights costs more than computing. */
-static void check_type(const struct json *golden_type, const char *path, struct bounds bounds, int stride, int vocab)
-{
-	const struct json *cases = json_get(golden_type, "cases");
-	static int32_t ids[TYPE_CASES][TOKENS_MAX];
-	struct forward_run run = forward_run_default(path);
-	float *logits[TYPE_CASES];
-	run.chunk = 256;
-	run.threads = 2;
-	run.last_only = true;
-	run.n_sequences = TYPE_CASES;
-	assert_int_equal(json_count(cases), TYPE_CASES);
-	for (size_t c = 0; c < TYPE_CASES; c++) {
-		run.tokens[c] = ids[c];
-		run.n_tokens[c] = ids_of(json_get(json_at(cases, c), "ids"), ids[c]);
-		logits[c] = mem_calloc((size_t)run.n_tokens[c] * (size_t)vocab, sizeof(float));
-	}
-	forward_run(&run, logits);
-	struct golden_error worst = {0};
-	for (size_t c = 0; c < TYPE_CASES; c++) {
-		struct golden_error error =
-			golden_error(json_at(cases, c), stride, logits[c] + (size_t)(run.n_tokens[c] - 1) * (size_t)vocab);
-		worst.relative = fmax(worst.relative, error.relative);
-		worst.top = fmax(worst.top, error.top);
-		mem_free(logits[c]);
-	}
-	print_message("%s: largest relative error %.3g, largest difference among the highest logits %.3g\n",
-		json_text(json_get(golden_type, "type")), worst.relative, worst.top);
-	assert_true(worst.relative < bounds.relative && worst.top < bounds.top);
-}
-
 static void logits_of_other_weight_types_agree_with_transformers(void **state)
 {
 	struct json *root = golden("types.json");
-	int stride = (int)json_int(json_get(root, "stride"), 0), vocab = (int)json_int(json_get(root, "vocab"), 0);
 	for (size_t i = 0; i < SIZE_REAL_TYPES; i++) {
 		const struct json *golden_type = json_at(json_get(root, "types"), i);
 		struct requantised file = requantise(real_model_path(), types[i].dtype);
+		struct forward_run run = forward_run_default(file.path);
+		run.chunk = 256;
+		run.threads = 2;
 		assert_string_equal(json_text(json_get(golden_type, "type")), types[i].name);
 		assert_string_equal(file.digest, json_text(json_get(golden_type, "digest")));
-		check_type(golden_type, file.path, types[i].bounds, stride, vocab);
+		check_cases(types[i].name, &run, root, golden_type, types[i].bounds);
 		requantised_release(&file);
 	}
 	json_free(root);
