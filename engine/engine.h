@@ -20,7 +20,7 @@ struct engine_options {
 	const char *mem_budget_text; /* as written, "2GiB"; NULL: the memory of the machine; mem_budget comes from it */
 	const char *speculation; /* "off", "ngram" */
 	const char *run_ahead; /* "auto", "off" */
-	bool allreduce_force, prefix_cache;
+	bool allreduce_force, prefix_cache, deterministic;
 	long long tp, threads, max_model_len, max_num_seqs, chunk_tokens, graph_max_bs, mem_budget, queue_max;
 	long long spec_draft_max, spec_ngram_min, spec_ngram_max;
 	long long rank_timeout_ms;

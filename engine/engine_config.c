@@ -31,6 +31,12 @@ static void add_knobs(const struct engine *engine, struct json *settings)
 	add_setting(settings, "allreduce", json_new_string(rank_allreduce_name(engine->rank)), asked->allreduce,
 		rank_allreduce_why(engine->rank));
 	add_number(settings, "graph_max_bs", setup->rank.graph_max_bs, asked->graph_max_bs, false, setup->whys.graph_max_bs);
+	bool always = text_equal(setup->rank.device, "cpu");
+	add_setting(settings, "deterministic", json_new_bool(asked->deterministic || always), asked->deterministic ? "true" : "false",
+		always ? "a CPU always computes so"
+		: asked->deterministic
+			? "as asked: one kernel for every number of rows"
+			: "off: a row's last bits depend on the kernel that its step's number of rows takes");
 	add_setting(settings, "run_ahead", json_new_bool(setup->run_ahead), asked->run_ahead, setup->whys.run_ahead);
 	add_setting(settings, "mem_fraction", json_new_number(plan->fraction), asked->mem_fraction, plan->fraction_why);
 	add_setting(settings, "mem_budget", json_new_integer((int64_t)plan->request.total_bytes),

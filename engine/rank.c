@@ -23,7 +23,7 @@ void rank_forward_options(const struct rank_setup *setup, int rank, struct forwa
 {
 	*out = (struct forward_options){
 		.kn = device_ops(setup->device),
-		.kn_options = {.threads = setup->threads, .isa = setup->isa},
+		.kn_options = {.threads = setup->threads, .isa = setup->isa, .deterministic = setup->deterministic},
 		.limits = setup->limits,
 		.rank = rank,
 		.world = setup->world,

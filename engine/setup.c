@@ -127,6 +127,7 @@ static void resolve_limits(const struct engine_options *options, const struct mo
 	out->rank.vocab = config->vocab;
 	out->rank.hidden = config->hidden;
 	out->rank.graph_max_bs = (int32_t)options->graph_max_bs;
+	out->rank.deterministic = options->deterministic;
 	int64_t plans = min_i64(options->graph_max_bs, limits->logits_max);
 	if (plans == 0)
 		why(out->whys.graph_max_bs, "0: every step is planned as it comes");

@@ -25,6 +25,7 @@ struct rank_setup {
 	int32_t world, threads, vocab, hidden;
 	int32_t kv_type; /* enum kn_kv_type */
 	int32_t graph_max_bs;
+	int32_t deterministic;
 	int32_t n_blocks; /* KV blocks, block 0 is a dummy */
 	int32_t max_model_len;
 	struct step_limits limits;

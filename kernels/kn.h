@@ -32,6 +32,7 @@ struct kn_options {
 	int64_t cols_max; /* widest input of a matrix product */
 	int device; /* GPU ordinal; ignored on CPU */
 	const char *isa; /* CPU: NULL or "auto", else "scalar", "avx2", "avx512" */
+	int deterministic; /* CUDA: 1 holds the rule above for steps of any number of rows, at a cost; CPUs always do */
 };
 
 /* Part of a stored tensor of shape [rows, cols], row-major by blocks. Column bounds fall on block boundaries.

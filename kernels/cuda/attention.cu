@@ -94,6 +94,31 @@ static struct attention_cut cut_heads(const struct kn_attention *args, int n_row
 	return cut;
 }
 
+__global__ void fence_kernel(void)
+{
+}
+
+/* Every row by the kernel that has the same bits for a row however its sequence is cut. It looks at cached keys before it waits for the
+ * kernel in front, so nothing of a next part may start before this one has ended. */
+static cudaError_t attend_invariant(struct kn_backend *backend, const struct kn_attention *args, int n_rows)
+{
+	cudaError_t error = cudaSuccess;
+	for (int row = 0; row < n_rows && !error; row += ATTENTION_DECODE_ROWS_MAX) {
+		struct kn_attention part = *args;
+		const int n = n_rows - row < ATTENTION_DECODE_ROWS_MAX ? n_rows - row : ATTENTION_DECODE_ROWS_MAX;
+		part.qkv += (int64_t)row * (args->n_heads + 2 * args->n_kv_heads) * args->head_dim;
+		part.out += (int64_t)row * args->n_heads * args->head_dim;
+		part.positions += row;
+		part.slots += row;
+		struct attention_cut cut = cut_heads(&part, n);
+		if (row > 0)
+			error = launch_after(backend->stream, dim3(1), dim3(1), 0, fence_kernel);
+		if (!error)
+			error = attention_decode(backend, &part, &cut);
+	}
+	return error;
+}
+
 static cudaError_t attend(struct kn_backend *backend, const struct kn_attention *args, int n_rows)
 {
 	struct attention_cut cut = cut_heads(args, n_rows);
@@ -101,6 +126,8 @@ static cudaError_t attend(struct kn_backend *backend, const struct kn_attention 
 		cudaError_t error = rope_append(backend, args, n_rows);
 		return error ? error : attention_plain(backend, args, &cut);
 	}
+	if (backend->deterministic)
+		return attend_invariant(backend, args, n_rows);
 	if (n_rows <= ATTENTION_DECODE_ROWS_MAX)
 		return attention_decode(backend, args, &cut);
 	cut.tile_rows = PREFILL_LINES / cut.heads_per_block;

@@ -93,6 +93,7 @@ static enum status cuda_create(const struct kn_options *options, struct kn_backe
 	backend->n_sms = properties.multiProcessorCount;
 	backend->is_hopper = properties.major == 9 && properties.minor == 0;
 	backend->rows_max = options->rows_max;
+	backend->deterministic = options->deterministic;
 	backend->cols_max = options->cols_max;
 	snprintf(backend->description, sizeof backend->description, "%s, sm_%d%d, %d SMs, %zu MiB", properties.name,
 		properties.major, properties.minor, properties.multiProcessorCount, properties.totalGlobalMem >> 20);
@@ -378,6 +379,8 @@ static uint64_t cuda_plan_bytes_needed(size_t n_operations)
 
 static enum status cuda_matmul(struct kn_backend *backend, const struct kn_matmul *args, int n_rows, struct err *err)
 {
+	if (backend->deterministic)
+		return kn_cuda_matmul_invariant(backend, args, n_rows, err);
 	if (n_rows == 1 && !args->row_index)
 		return kn_cuda_gemv(backend, args, err);
 	if (n_rows <= FEW_ROWS_MAX && args->w->form != PACK_F32)

@@ -33,11 +33,12 @@ $(B)/cuda/verdict-engine: $(B)/obj/engine/main.o $(B)/obj/cuda/device.o $(B)/lib
 GPU_TOOL_SRC := $(wildcard tests/gpu/*.c)
 GPU_TOOLS := $(patsubst tests/gpu/%.c,$(B)/cuda/%,$(GPU_TOOL_SRC))
 $(B)/obj/tests/gpu/bench_gemms.o: ALL_CFLAGS += -isystem $(CUDA_HOME)/include
-$(GPU_TOOLS): $(B)/cuda/%: $(B)/obj/tests/gpu/%.o $(B)/libtestsupport.a $(B)/libengine.a $(B)/libcuda-backend.a $(B)/libkernels.a \
+$(GPU_TOOLS): $(B)/cuda/%: $(B)/obj/tests/gpu/%.o $(B)/obj/cuda/device.o $(B)/libtestsupport.a $(B)/libengine.a \
+		$(B)/libcuda-backend.a $(B)/libkernels.a \
 		$(B)/libbase.a
 	@mkdir -p $(@D)
 	@echo "LD    $@"
-	$(Q)$(CC) $(ALL_LDFLAGS) $< -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(CUDA_LIBS) -Wl,--as-needed $(LIBS_TEST) -o $@
+	$(Q)$(CC) $(ALL_LDFLAGS) $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(CUDA_LIBS) -Wl,--as-needed $(LIBS_TEST) -o $@
 -include $(B)/obj/cuda/device.d $(patsubst %.c,$(B)/obj/%.d,$(GPU_TOOL_SRC))
 
 .PHONY: cuda

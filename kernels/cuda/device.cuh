@@ -25,6 +25,7 @@ struct kn_backend {
 	float *attention_partials; /* see attention.cu */
 	uint32_t *attention_tickets;
 	bool capturing;
+	bool deterministic; /* a row's bits are the same in steps of any size */
 	char description[384];
 };
 
@@ -113,6 +114,7 @@ static __device__ __forceinline__ float warp_sum(float value)
 
 /* The operations, one source each. All enqueue on backend->stream and neither allocate nor synchronise. */
 enum status kn_cuda_gemv(struct kn_backend *backend, const struct kn_matmul *args, struct err *err);
+enum status kn_cuda_matmul_invariant(struct kn_backend *backend, const struct kn_matmul *args, int n_rows, struct err *err);
 enum status kn_cuda_gemm(struct kn_backend *backend, const struct kn_matmul *args, int n_rows, struct err *err);
 enum status kn_cuda_attention(struct kn_backend *backend, const struct kn_attention *args, int n_rows, struct err *err);
 enum status kn_cuda_embed(struct kn_backend *backend, const struct kn_matrix *table, const int32_t *ids, int n_rows, float *out,

@@ -100,7 +100,7 @@ static enum status run_rank(
 	struct forward *forward = NULL;
 	struct forward_options options = {
 		.kn = run->kn ? run->kn : &kn_cpu_ops,
-		.kn_options = {.threads = run->threads, .isa = run->isa},
+		.kn_options = {.threads = run->threads, .isa = run->isa, .deterministic = run->deterministic},
 		.limits = limits_of(run),
 		.rank = rank,
 		.world = run->world,

@@ -13,6 +13,7 @@ struct forward_run {
 	int world, threads;
 	int chunk; /* prompt tokens in one step */
 	int graph_max_bs;
+	bool deterministic;
 	enum kn_kv_type kv_type;
 	const char *isa; /* NULL: auto */
 	const char *allreduce; /* NULL: shm-flag */
