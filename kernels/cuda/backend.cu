@@ -8,6 +8,7 @@ extern "C" {
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/few.cuh"
 #include "kernels/cuda/gemm.cuh"
+#include "kernels/cuda/upload.cuh"
 
 enum status cuda_status(cudaError_t error, const char *what, struct err *err)
 {
@@ -51,6 +52,7 @@ static void cuda_destroy(struct kn_backend *backend)
 	if (backend->gemm)
 		gemm_cache_release(backend->gemm);
 	mem_free(backend->gemm);
+	upload_release(backend->upload);
 	cudaFree(backend->blas_workspace);
 	cudaFree(backend->prepared);
 	cudaFree(backend->product);
@@ -241,29 +243,29 @@ static void convert_row(const struct kn_slice *slice, int64_t row, enum pack_for
 		((uint16_t *)out)[i] = dtype_f32_to_f16(wide[i]);
 }
 
-#define STAGING_BYTES ((size_t)32 << 20) /* guess: large enough to run at the link's rate */
+struct slice_rows {
+	const struct kn_slice *slice;
+	enum pack_form form;
+};
+
+static void fill_rows(const void *ctx, int64_t row, int64_t n, uint8_t *out)
+{
+	const struct slice_rows *rows = (const struct slice_rows *)ctx;
+	const int64_t cols = rows->slice->col_end - rows->slice->col_begin;
+	float *wide = (float *)mem_calloc((size_t)cols, sizeof *wide);
+	for (int64_t i = 0; i < n; i++)
+		convert_row(rows->slice, rows->slice->row_begin + row + i, rows->form, wide,
+			out + (size_t)(i * cols) * form_bytes(rows->form));
+	mem_free(wide);
+}
 
 static enum status upload_slice(
 	struct kn_backend *backend, struct kn_matrix *matrix, const struct kn_slice *slice, int64_t row_at, struct err *err)
 {
-	size_t line = (size_t)matrix->cols * form_bytes(matrix->form);
-	int64_t batch = (int64_t)(STAGING_BYTES / line);
-	float *wide = (float *)mem_calloc((size_t)matrix->cols, sizeof *wide);
-	uint8_t *staging = (uint8_t *)mem_calloc((size_t)(batch + 1), line);
-	enum status status = STATUS_OK;
-	for (int64_t row = slice->row_begin; row < slice->row_end && !status; row += batch) {
-		int64_t n = slice->row_end - row < batch ? slice->row_end - row : batch;
-		for (int64_t i = 0; i < n; i++)
-			convert_row(slice, row + i, matrix->form, wide, staging + (size_t)i * line);
-		status = cuda_status(cudaMemcpyAsync((uint8_t *)matrix->data + (size_t)(row_at + row - slice->row_begin) * line,
-					     staging, (size_t)n * line, cudaMemcpyHostToDevice, backend->stream),
-			"weights to the GPU", err);
-		if (!status)
-			status = cuda_synchronize(backend, err);
-	}
-	mem_free(staging);
-	mem_free(wide);
-	return status;
+	const size_t line = (size_t)matrix->cols * form_bytes(matrix->form);
+	const struct slice_rows rows = {slice, matrix->form};
+	return upload_rows(backend, (uint8_t *)matrix->data + (size_t)row_at * line, slice->row_end - slice->row_begin, line, fill_rows,
+		&rows, err);
 }
 
 static void cuda_matrix_destroy(struct kn_backend *backend, struct kn_matrix *matrix)
