@@ -132,7 +132,9 @@ static void resolve_limits(const struct engine_options *options, const struct mo
 	if (plans == 0)
 		why(out->whys.graph_max_bs, "0: every step is planned as it comes");
 	else
-		why(out->whys.graph_max_bs, "step plans for 1 to %lld rows%s", (long long)plans,
+		why(out->whys.graph_max_bs, "step plans for %s %lld rows%s",
+			text_equal(out->rank.device, "cuda") ? "1, 2, 4, 8, 12, 16, by 8 to 64, then by 16, and" : "1 to",
+			(long long)plans,
 			plans < options->graph_max_bs ? ", the most that a step without prompt tokens has" : "");
 }
 

@@ -2,23 +2,16 @@
  * bit for bit and the same noise; a logarithm or a quotient may differ in its last bit. The share of top_p is counted in whole
  * 2^-46ths here, so that its sums depend on no order.
  *
- * A row's largest logit is found by SAMPLE_SPLITS blocks; the one that ends last does the rest, for greedy rows nothing. */
+ * Two kernels. The first finds each row's largest logit with SAMPLE_SPLITS blocks, of which the one that ends last applies the filters.
+ * The second draws and reports, again with SAMPLE_SPLITS blocks a row; greedy rows have their token by then. */
 #include "kernels/cuda/sample.cuh"
-
-#define EXPONENT_MIN (-87.0f)
+#include "kernels/cuda/sample_cut.cuh"
 
 struct sample_args {
 	struct kn_exchange exchange;
 	const float *logits; /* [n_rows][vocab] */
 	struct sample_scratch scratch;
 	int vocab, n_rows;
-};
-
-/* What is known of the row after one pass. */
-struct row_extent {
-	float max, min; /* min of the finite ones */
-	int argmax; /* lowest id of the largest logit; -1: none is above -infinity */
-	int broken; /* 1: NaN, 2: infinity */
 };
 
 static __device__ __forceinline__ struct row_extent join(const struct row_extent &a, const struct row_extent &b)
@@ -67,46 +60,13 @@ static __device__ struct row_extent scan_split(const float *logits, int begin, i
 	return mine;
 }
 
-/* --- weights: as exp_group of the reference, each rounding written out -------------------------------------------------------- */
+/* --- sums ---------------------------------------------------------------------------------------------------------------------- */
 
-static __device__ __forceinline__ float exp_negative(float x)
-{
-	const float magic = 12582912.0f;
-	const float shifted = __fadd_rn(__fmul_rn(x, 1.44269504088896341f), magic), whole = __fsub_rn(shifted, magic);
-	const float r = __fadd_rn(__fsub_rn(x, __fmul_rn(whole, 0.693359375f)), __fmul_rn(whole, 2.12194440e-4f));
-	float y = 1.9875691500e-4f;
-	y = __fadd_rn(__fmul_rn(y, r), 1.3981999507e-3f);
-	y = __fadd_rn(__fmul_rn(y, r), 8.3334519073e-3f);
-	y = __fadd_rn(__fmul_rn(y, r), 4.1665795894e-2f);
-	y = __fadd_rn(__fmul_rn(y, r), 1.6666665459e-1f);
-	y = __fadd_rn(__fmul_rn(y, r), 5.0000001201e-1f);
-	y = __fadd_rn(__fadd_rn(__fmul_rn(__fmul_rn(y, r), r), r), 1.0f);
-	return __fmul_rn(y, __uint_as_float((__float_as_uint(shifted) + 127) << 23));
-}
-
-/* The row, its weights' scale, and the last token kept in the order of falling logits, equal ones by id. */
-struct row_cut {
-	const float *logits;
-	float max, inverse, last_logit;
-	int last_id;
-};
-
-static __device__ __forceinline__ bool is_kept(const struct row_cut &row, float logit, int id)
-{
-	return logit > row.last_logit || (logit == row.last_logit && id <= row.last_id);
-}
-
-static __device__ __forceinline__ float weight_of(const struct row_cut &row, int id)
-{
-	const float logit = row.logits[id], exponent = __fmul_rn(__fsub_rn(logit, row.max), row.inverse);
-	return exponent > EXPONENT_MIN && is_kept(row, logit, id) ? exp_negative(exponent) : 0.0f;
-}
-
-/* The natural logarithm of the sum of all weights, for every thread. Added in an order that depends on the vocabulary alone. */
-static __device__ double log_total(const struct row_cut &row, int vocab, double *warps)
+/* The sum of a split's weights, for every thread. */
+static __device__ double sum_split(const struct row_cut &row, int begin, int end, double *warps)
 {
 	double sum = 0;
-	for (int id = threadIdx.x; id < vocab; id += SAMPLE_THREADS)
+	for (int id = begin + (int)threadIdx.x; id < end; id += SAMPLE_THREADS)
 		sum += (double)weight_of(row, id);
 	for (int offset = 1; offset < CUDA_WARP; offset *= 2)
 		sum += __shfl_xor_sync(0xffffffffu, sum, offset);
@@ -116,206 +76,7 @@ static __device__ double log_total(const struct row_cut &row, int vocab, double 
 	double total = 0;
 	for (int i = 0; i < SAMPLE_THREADS / CUDA_WARP; i++)
 		total += warps[i];
-	return log(total);
-}
-
-/* --- cuts --------------------------------------------------------------------------------------------------------------------- */
-
-/* Ascending in the order of tokens: logit down, id up. */
-static __device__ __forceinline__ uint64_t key_of(float logit, int id)
-{
-	const uint32_t bits = __float_as_uint(__fadd_rn(logit, 0.0f)); /* -0 becomes 0 */
-	const uint32_t ascending = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-	return (uint64_t)~ascending << 32 | (uint32_t)id;
-}
-
-static __device__ __forceinline__ float logit_of(uint64_t key)
-{
-	const uint32_t ascending = ~(uint32_t)(key >> 32);
-	return __uint_as_float(ascending & 0x80000000u ? ascending & 0x7fffffffu : ~ascending);
-}
-
-struct cut_shared {
-	unsigned long long histogram[SAMPLE_BUCKETS], keys[SAMPLE_LIST], shares[SAMPLE_LIST];
-	unsigned long long before, found, lowest, highest;
-	int bucket, count;
-};
-
-/* What a token counts: 1, or its weight in 2^-46ths. */
-static __device__ __forceinline__ unsigned long long share_of(const struct row_cut &row, int id, bool by_mass)
-{
-	return by_mass ? __double2ull_rz((double)weight_of(row, id) * 0x1p46) : 1;
-}
-
-/* The first bucket at which what came before and the bucket reach target; the last one when none does. *before grows by what lies
- * in front of it. */
-static __device__ void find_bucket(struct cut_shared &shared, unsigned long long target)
-{
-	constexpr int EACH = SAMPLE_BUCKETS / CUDA_WARP;
-	__syncthreads();
-	if (threadIdx.x < CUDA_WARP) {
-		const int lane = threadIdx.x;
-		unsigned long long mine = 0;
-		for (int i = 0; i < EACH; i++)
-			mine += shared.histogram[lane * EACH + i];
-		unsigned long long up_to = mine;
-		for (int offset = 1; offset < CUDA_WARP; offset *= 2) {
-			const unsigned long long other = __shfl_up_sync(0xffffffffu, up_to, offset);
-			up_to += lane >= offset ? other : 0;
-		}
-		const unsigned reaching = __ballot_sync(0xffffffffu, shared.before + up_to >= target);
-		const int chosen = reaching ? __ffs(reaching) - 1 : CUDA_WARP - 1;
-		__syncwarp();
-		if (lane == chosen) {
-			unsigned long long before = shared.before + up_to - mine;
-			int bucket = lane * EACH;
-			while (bucket < (lane + 1) * EACH - 1 && before + shared.histogram[bucket] < target)
-				before += shared.histogram[bucket++];
-			shared.before = before;
-			shared.bucket = bucket;
-		}
-	}
-	__syncthreads();
-}
-
-static __device__ void clear(struct cut_shared &shared)
-{
-	__syncthreads();
-	for (int i = threadIdx.x; i < SAMPLE_BUCKETS; i += SAMPLE_THREADS)
-		shared.histogram[i] = 0;
-	if (threadIdx.x == 0) {
-		shared.count = 0;
-		shared.found = 0;
-		shared.lowest = ~0ull;
-		shared.highest = 0;
-	}
-	__syncthreads();
-}
-
-/* Buckets of equal logit width, as the reference has them. */
-struct width {
-	float max, scale, last;
-};
-
-static __device__ __forceinline__ int bucket_of(const struct width &width, float logit)
-{
-	const float distance = __fmul_rn(__fsub_rn(width.max, logit), width.scale);
-	return (int)(distance < width.last ? distance : width.last);
-}
-
-/* Lowest and highest key of the kept tokens in the bucket that was found. */
-static __device__ void find_range(const struct row_cut &row, const struct width &width, int vocab, struct cut_shared &shared)
-{
-	const int bucket = shared.bucket;
-	clear(shared);
-	for (int id = threadIdx.x; id < vocab; id += SAMPLE_THREADS) {
-		const float logit = row.logits[id];
-		if (bucket_of(width, logit) != bucket || !is_kept(row, logit, id))
-			continue;
-		const unsigned long long key = key_of(logit, id);
-		atomicMin(&shared.lowest, key);
-		atomicMax(&shared.highest, key);
-		atomicAdd(&shared.count, 1);
-	}
-	__syncthreads();
-}
-
-/* Narrows the range of keys until what lies in it fits the list: seldom needed, for many (almost) equal logits. */
-static __device__ void narrow_range(
-	const struct row_cut &row, int vocab, bool by_mass, unsigned long long target, struct cut_shared &shared)
-{
-	while (shared.count > SAMPLE_LIST) {
-		const unsigned long long lowest = shared.lowest, highest = shared.highest;
-		int shift = 0;
-		while ((highest - lowest) >> shift >= SAMPLE_BUCKETS)
-			shift++;
-		clear(shared);
-		for (int id = threadIdx.x; id < vocab; id += SAMPLE_THREADS) {
-			const unsigned long long key = key_of(row.logits[id], id);
-			if (key >= lowest && key <= highest)
-				atomicAdd(&shared.histogram[(key - lowest) >> shift], share_of(row, id, by_mass));
-		}
-		find_bucket(shared, target);
-		const unsigned long long low = lowest + ((unsigned long long)shared.bucket << shift);
-		const unsigned long long high = min(highest, low + ((1ull << shift) - 1));
-		clear(shared);
-		for (int id = threadIdx.x; id < vocab; id += SAMPLE_THREADS) {
-			const unsigned long long key = key_of(row.logits[id], id);
-			if (key >= low && key <= high)
-				atomicAdd(&shared.count, 1);
-		}
-		if (threadIdx.x == 0) {
-			shared.lowest = low;
-			shared.highest = high;
-		}
-		__syncthreads();
-	}
-}
-
-/* The token of the range at which target is reached; its last one when none does. */
-static __device__ uint64_t find_in_range(
-	const struct row_cut &row, int vocab, bool by_mass, unsigned long long target, struct cut_shared &shared)
-{
-	const unsigned long long lowest = shared.lowest, highest = shared.highest, before = shared.before;
-	__syncthreads();
-	if (threadIdx.x == 0) {
-		shared.count = 0;
-		shared.found = ~0ull;
-		shared.highest = 0;
-	}
-	__syncthreads();
-	for (int id = threadIdx.x; id < vocab; id += SAMPLE_THREADS) {
-		const unsigned long long key = key_of(row.logits[id], id);
-		if (key < lowest || key > highest)
-			continue;
-		const int at = atomicAdd(&shared.count, 1);
-		shared.keys[at] = key;
-		shared.shares[at] = share_of(row, id, by_mass);
-		atomicMax(&shared.highest, key);
-	}
-	__syncthreads();
-	for (int i = threadIdx.x; i < shared.count; i += SAMPLE_THREADS) {
-		unsigned long long sum = before;
-		for (int k = 0; k < shared.count; k++)
-			sum += shared.keys[k] < shared.keys[i] ? shared.shares[k] : 0;
-		if (sum < target && sum + shared.shares[i] >= target)
-			shared.found = shared.keys[i]; /* true of one token alone */
-	}
-	__syncthreads();
-	return shared.found != ~0ull ? shared.found : shared.highest;
-}
-
-/* Keeps of the kept tokens the first k, or the shortest head that holds the share p of their weight. */
-static __device__ void cut_row(struct row_cut &row, const struct row_extent &extent, int vocab, bool by_mass, int k, double p,
-	struct cut_shared &shared)
-{
-	const int n_buckets = min(vocab, SAMPLE_BUCKETS);
-	struct width width = {extent.max, (float)(n_buckets - 1) / (extent.max - extent.min), (float)(n_buckets - 1)};
-	if (!isfinite(width.scale))
-		width.scale = 0.0f;
-	clear(shared);
-	for (int id = threadIdx.x; id < vocab; id += SAMPLE_THREADS) {
-		const float logit = row.logits[id];
-		if (is_kept(row, logit, id))
-			atomicAdd(&shared.histogram[bucket_of(width, logit)], share_of(row, id, by_mass));
-	}
-	__syncthreads();
-	unsigned long long target = (unsigned long long)k;
-	if (by_mass) {
-		unsigned long long total = 0;
-		for (int i = 0; i < SAMPLE_BUCKETS; i++)
-			total += shared.histogram[i];
-		target = max(__double2ull_ru(p * (double)total), 1ull);
-		target = min(target, total);
-	}
-	if (threadIdx.x == 0)
-		shared.before = 0;
-	find_bucket(shared, target);
-	find_range(row, width, vocab, shared);
-	narrow_range(row, vocab, by_mass, target, shared);
-	const uint64_t last = find_in_range(row, vocab, by_mass, target, shared);
-	row.last_logit = logit_of(last);
-	row.last_id = (int)(uint32_t)last;
+	return total;
 }
 
 /* --- noise: random_bits of base/random.c, then noise of the reference --------------------------------------------------------- */
@@ -348,21 +109,17 @@ static __device__ __forceinline__ double noise(uint64_t key, int id)
 
 /* --- drawing ------------------------------------------------------------------------------------------------------------------- */
 
-struct arrival {
-	double time;
-	int id;
-};
-
-static __device__ __forceinline__ struct arrival earlier(const struct arrival &a, const struct arrival &b)
+static __device__ __forceinline__ struct sample_arrival earlier(const struct sample_arrival &a, const struct sample_arrival &b)
 {
 	return b.time < a.time || (b.time == a.time && b.id < a.id) ? b : a;
 }
 
-/* The race of the reference: every thread runs a part of the field against the likeliest token. */
-static __device__ int race(const struct row_cut &row, int vocab, int argmax, uint64_t key, struct arrival *warps)
+/* A split's part of the reference's race, every token against the likeliest; for every thread. */
+static __device__ struct sample_arrival race_split(
+	const struct row_cut &row, int begin, int end, int argmax, uint64_t key, struct sample_arrival *warps)
 {
-	struct arrival best = {-log1p(-noise(key, argmax)) / (double)weight_of(row, argmax), argmax};
-	for (int id = threadIdx.x; id < vocab; id += SAMPLE_THREADS) {
+	struct sample_arrival best = {-log1p(-noise(key, argmax)) / (double)weight_of(row, argmax), argmax};
+	for (int id = begin + (int)threadIdx.x; id < end; id += SAMPLE_THREADS) {
 		const double weight = (double)weight_of(row, id), uniform = noise(key, id);
 		if (uniform >= __dmul_rn(best.time, weight))
 			continue;
@@ -371,7 +128,7 @@ static __device__ int race(const struct row_cut &row, int vocab, int argmax, uin
 			best = {time, id};
 	}
 	for (int offset = 1; offset < CUDA_WARP; offset *= 2) {
-		const struct arrival other = {
+		const struct sample_arrival other = {
 			__shfl_xor_sync(0xffffffffu, best.time, offset), __shfl_xor_sync(0xffffffffu, best.id, offset)};
 		best = earlier(best, other);
 	}
@@ -380,39 +137,7 @@ static __device__ int race(const struct row_cut &row, int vocab, int argmax, uin
 	__syncthreads();
 	for (int i = 0; i < SAMPLE_THREADS / CUDA_WARP; i++)
 		best = earlier(best, warps[i]);
-	return best.id;
-}
-
-union sample_shared {
-	struct cut_shared cut;
-	struct arrival arrivals[SAMPLE_THREADS / CUDA_WARP];
-	double sums[SAMPLE_THREADS / CUDA_WARP];
-};
-
-static __device__ int pick_random(const struct kn_sampling &sampling, const struct row_extent &extent, const float *logits, int vocab,
-	union sample_shared &shared)
-{
-	struct row_cut row = {logits, extent.max, (float)(1.0 / sampling.temperature), -INFINITY, INT32_MAX};
-	if (sampling.top_k == 1) {
-		row.last_logit = extent.max;
-		row.last_id = extent.argmax;
-	} else if (sampling.top_k > 0 && sampling.top_k < vocab) {
-		cut_row(row, extent, vocab, false, sampling.top_k, 0, shared.cut);
-	}
-	if (sampling.top_p < 1)
-		cut_row(row, extent, vocab, true, 0, sampling.top_p, shared.cut);
-	if (sampling.min_p > 0) {
-		const float lowest = (float)((double)extent.max + sampling.temperature * log(sampling.min_p));
-		if (fminf(lowest, extent.max) > row.last_logit) {
-			row.last_logit = fminf(lowest, extent.max);
-			row.last_id = INT32_MAX;
-		}
-	}
-	__syncthreads(); /* shared memory changes hands */
-	const int id =
-		race(row, vocab, extent.argmax, key_of_position(sampling.seed, (uint64_t)sampling.position), shared.arrivals);
-	__syncthreads();
-	return id;
+	return best;
 }
 
 /* --- the end of a step --------------------------------------------------------------------------------------------------------- */
@@ -436,13 +161,74 @@ static __device__ void end_row(const struct sample_args &a)
 	report->turn = mine;
 }
 
-/* Grid: SAMPLE_SPLITS blocks for each of n_rows rows (one row when there is none). Block: the SAMPLE_SPLITS-th part of a row's
- * logits. */
-__global__ void __launch_bounds__(SAMPLE_THREADS) sample_kernel(const struct sample_args a)
+/* True for the threads of the row's last block to come here; what the others wrote before is seen then. */
+static __device__ bool is_last_of_row(uint32_t *ticket)
+{
+	__shared__ bool is_last;
+	__syncthreads();
+	if (threadIdx.x == 0) {
+		__threadfence();
+		is_last = atomicAdd(ticket, 1) == SAMPLE_SPLITS - 1;
+		if (is_last)
+			*ticket = 0;
+	}
+	__syncthreads();
+	if (is_last)
+		__threadfence();
+	return is_last;
+}
+
+static __device__ __forceinline__ int split_begin(const struct sample_args &a, int split)
+{
+	return (int)((int64_t)a.vocab * split / SAMPLE_SPLITS);
+}
+
+/* Grid: SAMPLE_SPLITS blocks for each of n_rows rows. Block: the SAMPLE_SPLITS-th part of a row's logits. */
+__global__ void __launch_bounds__(SAMPLE_THREADS) scan_kernel(const struct sample_args a)
 {
 	__shared__ struct row_extent warps[SAMPLE_THREADS / CUDA_WARP];
-	__shared__ union sample_shared shared;
-	__shared__ bool is_last;
+	__shared__ struct cut_shared shared;
+	const int split = blockIdx.x, line = blockIdx.y;
+	dependency_release();
+	dependency_wait();
+	if (line >= *a.exchange.step.n_logits)
+		return;
+	const float *logits = a.logits + (int64_t)line * a.vocab;
+	struct row_extent extent = scan_split(logits, split_begin(a, split), split_begin(a, split + 1), warps);
+	struct sample_part *parts = a.scratch.parts + line * SAMPLE_SPLITS;
+	if (threadIdx.x == 0)
+		parts[split] = {extent.max, extent.min, extent.argmax, extent.broken};
+	if (!is_last_of_row(a.scratch.tickets + line))
+		return;
+	for (int i = 0; i < SAMPLE_SPLITS; i++) {
+		const volatile struct sample_part *part = &parts[i];
+		extent = join(extent, {part->max, part->min, part->argmax, part->broken});
+	}
+	const struct kn_sampling &sampling = a.exchange.step.sampling[line];
+	struct row_cut row = {logits, extent.max, 1.0f, -INFINITY, INT32_MAX};
+	int id = extent.argmax;
+	if (extent.broken || extent.argmax < 0) {
+		id = extent.broken & 1 ? KN_SAMPLED_NAN : extent.broken ? KN_SAMPLED_INFINITY : KN_SAMPLED_NOTHING;
+	} else if (sampling.temperature >= KN_TEMPERATURE_MIN) {
+		row.inverse = (float)(1.0 / sampling.temperature);
+		apply_filters(sampling, extent, a.vocab, row, shared);
+	}
+	if (threadIdx.x == 0)
+		a.scratch.rows[line] = {row.max, row.inverse, row.last_logit, row.last_id, id};
+}
+
+static __device__ void write_outcome(const struct sample_args &a, int line, const struct kn_sampled &out)
+{
+	a.exchange.sampled[line] = out;
+	a.exchange.outcomes[(a.exchange.turn->turn + 1) % 2][line] = out;
+	end_row(a);
+}
+
+/* Grid and blocks as above; one row when there is none. Greedy rows and those that are broken are done by their first block. */
+__global__ void __launch_bounds__(SAMPLE_THREADS) draw_kernel(const struct sample_args a)
+{
+	__shared__ struct sample_arrival warps[SAMPLE_THREADS / CUDA_WARP];
+	__shared__ double sums[SAMPLE_THREADS / CUDA_WARP];
 	const int split = blockIdx.x, line = blockIdx.y;
 	dependency_wait();
 	if (line >= *a.exchange.step.n_logits) {
@@ -450,44 +236,39 @@ __global__ void __launch_bounds__(SAMPLE_THREADS) sample_kernel(const struct sam
 			end_row(a);
 		return;
 	}
-	const float *logits = a.logits + (int64_t)line * a.vocab;
-	struct row_extent extent = scan_split(
-		logits, (int)((int64_t)a.vocab * split / SAMPLE_SPLITS), (int)((int64_t)a.vocab * (split + 1) / SAMPLE_SPLITS), warps);
-	struct sample_part *parts = a.scratch.parts + line * SAMPLE_SPLITS;
-	if (threadIdx.x == 0) {
-		parts[split] = {extent.max, extent.min, extent.argmax, extent.broken};
-		__threadfence();
-		uint32_t *ticket = a.scratch.tickets + line;
-		is_last = atomicAdd(ticket, 1) == SAMPLE_SPLITS - 1;
-		if (is_last)
-			*ticket = 0;
-	}
-	__syncthreads();
-	if (!is_last)
-		return;
-	__threadfence();
-	for (int i = 0; i < SAMPLE_SPLITS; i++) {
-		const volatile struct sample_part *part = &parts[i];
-		extent = join(extent, {part->max, part->min, part->argmax, part->broken});
-	}
 	const struct kn_sampling &sampling = a.exchange.step.sampling[line];
-	struct kn_sampled out = {extent.argmax, 0.0f};
-	if (extent.broken || extent.argmax < 0) {
-		out.id = extent.broken & 1 ? KN_SAMPLED_NAN : extent.broken ? KN_SAMPLED_INFINITY : KN_SAMPLED_NOTHING;
-	} else {
-		if (sampling.temperature >= KN_TEMPERATURE_MIN)
-			out.id = pick_random(sampling, extent, logits, a.vocab, shared);
-		if (sampling.wants_logprob) {
-			const struct row_cut whole = {logits, extent.max, 1.0f, -INFINITY, INT32_MAX};
-			const double total = log_total(whole, a.vocab, shared.sums);
-			out.logprob = __fsub_rn(__fsub_rn(logits[out.id], extent.max), (float)total);
-		}
-	}
-	if (threadIdx.x != 0)
+	const struct sample_row found = a.scratch.rows[line];
+	const bool is_random = found.id >= 0 && sampling.temperature >= KN_TEMPERATURE_MIN;
+	const bool has_logprob = found.id >= 0 && sampling.wants_logprob;
+	if (!is_random && !has_logprob) {
+		if (split == 0 && threadIdx.x == 0)
+			write_outcome(a, line, {found.id, 0.0f});
 		return;
-	a.exchange.sampled[line] = out;
-	a.exchange.outcomes[(a.exchange.turn->turn + 1) % 2][line] = out;
-	end_row(a);
+	}
+	const float *logits = a.logits + (int64_t)line * a.vocab;
+	const int begin = split_begin(a, split), end = split_begin(a, split + 1);
+	struct sample_draw *draws = a.scratch.draws + line * SAMPLE_SPLITS;
+	struct sample_draw mine = {{0, found.id}, 0};
+	if (is_random) {
+		const struct row_cut row = {logits, found.max, found.inverse, found.last_logit, found.last_id};
+		const uint64_t key = key_of_position(sampling.seed, (uint64_t)sampling.position);
+		mine.best = race_split(row, begin, end, found.id, key, warps);
+	}
+	if (has_logprob)
+		mine.sum = sum_split({logits, found.max, 1.0f, -INFINITY, INT32_MAX}, begin, end, sums);
+	if (threadIdx.x == 0)
+		draws[split] = mine;
+	if (!is_last_of_row(a.scratch.tickets + line) || threadIdx.x != 0)
+		return;
+	struct sample_arrival best = mine.best;
+	double total = 0;
+	for (int i = 0; i < SAMPLE_SPLITS; i++) {
+		const volatile struct sample_draw *draw = &draws[i];
+		best = earlier(best, {draw->best.time, draw->best.id});
+		total += draw->sum;
+	}
+	const float logprob = has_logprob ? __fsub_rn(__fsub_rn(logits[best.id], found.max), (float)log(total)) : 0.0f;
+	write_outcome(a, line, {best.id, logprob});
 }
 
 /* --- launch -------------------------------------------------------------------------------------------------------------------- */
@@ -495,7 +276,9 @@ __global__ void __launch_bounds__(SAMPLE_THREADS) sample_kernel(const struct sam
 uint64_t kn_cuda_sample_scratch_bytes(int logits_max, int64_t vocab)
 {
 	(void)vocab;
-	return (uint64_t)logits_max * (SAMPLE_SPLITS * sizeof(struct sample_part) + sizeof(uint32_t));
+	return (uint64_t)logits_max *
+		(SAMPLE_SPLITS * (sizeof(struct sample_draw) + sizeof(struct sample_part)) + sizeof(struct sample_row) +
+			sizeof(uint32_t));
 }
 
 enum status kn_cuda_sample(struct kn_backend *backend, const struct kn_exchange *exchange, const float *logits, int64_t vocab,
@@ -505,11 +288,18 @@ enum status kn_cuda_sample(struct kn_backend *backend, const struct kn_exchange 
 	struct sample_args args = {};
 	args.exchange = *exchange;
 	args.logits = logits;
-	args.scratch.parts = (struct sample_part *)exchange->scratch;
-	args.scratch.tickets = (uint32_t *)(args.scratch.parts + (size_t)exchange->logits_max * SAMPLE_SPLITS);
+	const size_t lines = (size_t)exchange->logits_max;
+	args.scratch.draws = (struct sample_draw *)exchange->scratch; /* first, since they want the largest alignment */
+	args.scratch.parts = (struct sample_part *)(args.scratch.draws + lines * SAMPLE_SPLITS);
+	args.scratch.rows = (struct sample_row *)(args.scratch.parts + lines * SAMPLE_SPLITS);
+	args.scratch.tickets = (uint32_t *)(args.scratch.rows + lines);
 	args.vocab = (int)vocab;
 	args.n_rows = n_rows;
-	return cuda_status(launch_dependent(backend->stream, dim3(n_logits > 0 ? SAMPLE_SPLITS : 1, n_rows), dim3(SAMPLE_THREADS), 0,
-				   sample_kernel, args),
-		"sampling", err);
+	const dim3 grid(n_logits > 0 ? SAMPLE_SPLITS : 1, n_rows), block(SAMPLE_THREADS);
+	cudaError_t error = cudaSuccess;
+	if (n_logits > 0)
+		error = launch_dependent(backend->stream, grid, block, 0, scan_kernel, args);
+	if (!error)
+		error = launch_dependent(backend->stream, grid, block, 0, draw_kernel, args);
+	return cuda_status(error, "sampling", err);
 }

@@ -15,9 +15,28 @@ struct sample_part {
 	int argmax, broken;
 };
 
+/* What the first kernel leaves to the second: the scale of weights, the last token that filters kept, and the likeliest token, or why
+ * there is none (KN_SAMPLED_NAN and so on). */
+struct sample_row {
+	float max, inverse, last_logit;
+	int last_id, id;
+};
+
+/* Best of one block's part of the race, and its part of the sum of all weights. */
+struct sample_arrival {
+	double time;
+	int id;
+};
+struct sample_draw {
+	struct sample_arrival best;
+	double sum;
+};
+
 struct sample_scratch {
+	struct sample_draw *draws; /* [lines][SAMPLE_SPLITS] */
 	struct sample_part *parts; /* [lines][SAMPLE_SPLITS] */
-	uint32_t *tickets; /* [lines], zero between steps */
+	struct sample_row *rows; /* [lines] */
+	uint32_t *tickets; /* [lines], zero between kernels */
 };
 
 #endif
