@@ -105,6 +105,7 @@ static cudaError_t attend_invariant(struct kn_backend *backend, const struct kn_
 	cudaError_t error = cudaSuccess;
 	for (int row = 0; row < n_rows && !error; row += ATTENTION_DECODE_ROWS_MAX) {
 		struct kn_attention part = *args;
+		part.reader = NULL; /* which the product that follows does not expect either */
 		const int n = n_rows - row < ATTENTION_DECODE_ROWS_MAX ? n_rows - row : ATTENTION_DECODE_ROWS_MAX;
 		part.qkv += (int64_t)row * (args->n_heads + 2 * args->n_kv_heads) * args->head_dim;
 		part.out += (int64_t)row * args->n_heads * args->head_dim;
@@ -123,6 +124,8 @@ static cudaError_t attend(struct kn_backend *backend, const struct kn_attention 
 {
 	struct attention_cut cut = cut_heads(args, n_rows);
 	if (args->kv_type == KN_KV_F32) {
+		if (backend->deterministic)
+			cut.out_form = PACK_F32;
 		cudaError_t error = rope_append(backend, args, n_rows);
 		return error ? error : attention_plain(backend, args, &cut);
 	}

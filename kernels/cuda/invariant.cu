@@ -26,6 +26,8 @@ enum status kn_cuda_matmul_invariant(struct kn_backend *backend, const struct kn
 	enum status status = STATUS_OK;
 	for (int row = 0; row < n_rows && !status; row += step) {
 		struct kn_matmul part = *args;
+		part.reader = NULL; /* inputs stay fp32 between products: parts are not cut as their readers' are */
+		part.x_for_w = 0;
 		if (part.row_index)
 			part.row_index += row;
 		else
