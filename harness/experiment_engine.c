@@ -7,7 +7,8 @@
 /* The settings of verdict-engine, the only kind of engine whose complete list is known. */
 static const char *const builtin_knobs[] = {"allreduce", "graph_max_bs", "mem_fraction", "speculation", "tp", "threads", "device",
 	"isa", "max_model_len", "max_num_seqs", "chunk_tokens", "queue_max", "prefix_cache", "mem_budget", "kv_type",
-	"rank_timeout_ms", "allreduce_force", "spec_draft_max", "spec_ngram_min", "spec_ngram_max", NULL};
+	"rank_timeout_ms", "allreduce_force", "spec_draft_max", "spec_ngram_min", "spec_ngram_max", "run_ahead", "deterministic",
+	"load_format", NULL};
 
 static void read_environment(struct engine_spec *engine, const struct place *place)
 {

@@ -4,7 +4,7 @@
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(NVCC))
 CUDA_ARCHS ?= -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90 -gencode arch=compute_90,code=compute_90
 NVCC_FLAGS = -std=c++17 -O3 -lineinfo -I. $(CUDA_ARCHS) -Xcompiler -Wall,-Wextra,-Wno-missing-field-initializers
-CUDA_LIBS := -L$(CUDA_HOME)/lib64 -Wl,-rpath,'$$ORIGIN' -Wl,-rpath,$(CUDA_HOME)/lib64 -lcublasLt -lcudart_static -lstdc++ -ldl -lrt
+CUDA_LIBS := -L$(CUDA_HOME)/lib64 -Wl,--disable-new-dtags,-rpath,'$$ORIGIN' -Wl,-rpath,$(CUDA_HOME)/lib64 -lcublasLt -lcudart_static -lstdc++ -ldl -lrt
 
 # Sources named *_hopper.cu use instructions that exist on sm_90a alone; other GPUs never get to them.
 $(B)/obj/kernels/cuda/%_hopper.o: override CUDA_ARCHS := -gencode arch=compute_90a,code=sm_90a
@@ -43,3 +43,20 @@ $(GPU_TOOLS): $(B)/cuda/%: $(B)/obj/tests/gpu/%.o $(B)/obj/cuda/device.o $(B)/li
 
 .PHONY: cuda
 cuda: $(B)/cuda/verdict-engine $(GPU_TOOLS) ## the GPU build of the engine, its tests and measuring programs
+
+# The harness again, with an rpath: it travels with the engine.
+$(B)/cuda/verdict: $(B)/obj/harness/main.o $(B)/libharness.a $(B)/libbase.a
+	@mkdir -p $(@D)
+	@echo "LD    $@"
+	$(Q)$(CC) $(ALL_LDFLAGS) $^ $(LIBS_HARNESS) -Wl,--disable-new-dtags,-rpath,'$$ORIGIN' -o $@
+
+.PHONY: dist-gpu test-gpu bench-gpu
+dist-gpu: cuda $(B)/cuda/verdict ## build/dist-gpu: all that a machine with a GPU needs to test and measure, and run.sh
+	@bash tools/dist-gpu.sh $(B) $(B)/dist-gpu
+# On a machine with a GPU. A bundle that was carried there is taken as it is; without one it is made first.
+$(B)/dist-gpu/run.sh:
+	@$(MAKE) --no-print-directory dist-gpu
+test-gpu: $(B)/dist-gpu/run.sh ## the GPU tests of build/dist-gpu, on a machine with a GPU; gpu-test.json beside them
+	$(B)/dist-gpu/run.sh test
+bench-gpu: $(B)/dist-gpu/run.sh ## speed of public shapes through HTTP, on a machine with a GPU; gpu-bench.json
+	$(B)/dist-gpu/run.sh bench
