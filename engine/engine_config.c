@@ -37,7 +37,8 @@ static void add_knobs(const struct engine *engine, struct json *settings)
 		: asked->deterministic
 			? "as asked: one kernel for every number of rows"
 			: "off: a row's last bits depend on the kernel that its step's number of rows takes");
-	add_setting(settings, "run_ahead", json_new_bool(setup->run_ahead), asked->run_ahead, setup->whys.run_ahead);
+	add_setting(
+		settings, "run_ahead", json_new_string(setup->run_ahead ? "on" : "off"), asked->run_ahead, setup->whys.run_ahead);
 	add_setting(settings, "mem_fraction", json_new_number(plan->fraction), asked->mem_fraction, plan->fraction_why);
 	add_setting(settings, "mem_budget", json_new_integer((int64_t)plan->request.total_bytes),
 		asked->mem_budget > 0 && asked->mem_budget_text ? asked->mem_budget_text : "auto", plan->request.total_source);

@@ -63,7 +63,7 @@ rows=
 bench_row() { # MODEL CONCURRENCY OUTPUT_TOKENS and more of verdict bench
 	local model=$1 concurrency=$2 tokens=$3 json
 	shift 3
-	json=$(timeout 300 ./verdict bench "http://127.0.0.1:$port" --warmup 1 --runs 3 --prompt-tokens 16 --output-tokens "$tokens" \
+	json=$(timeout 300 ./verdict bench "http://127.0.0.1:$port" --warmup 1 --runs 3 --prompt Hello --output-tokens "$tokens" \
 		--concurrency "$concurrency" --json "$@") || return 1
 	printf '%-22s %4s in flight  %s\n' "$model" "$concurrency" "$(grep -oE '"tok_per_s":[^,}]*' <<<"$json" | tail -n 1)"
 	rows+="${rows:+,}{\"model\":\"$model\",\"concurrency\":$concurrency,\"bench\":$json}"
@@ -79,7 +79,7 @@ run_benches() {
 		bench_row $shape 1 256 || status=1
 		bench_row $shape 1 256 --temperature 0.8 || status=1
 		for n in 8 32 128; do
-			bench_row $shape $n 128 || status=1
+			bench_row $shape $n 256 || status=1
 		done
 		stop_server
 	done
