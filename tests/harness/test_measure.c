@@ -315,7 +315,8 @@ static void arms_of_one_experiment_can_be_different_engines(void **state)
 		assert_string_equal(result.reason, "");
 		assert_true(arm == 1 ? strstr(result.command, "\"--speculation\",\"ngram\"") != NULL
 				     : strstr(result.command, "speculation") == NULL);
-		assert_true((result.effective_config != NULL) == (arm == 1));
+		assert_true((json_get(result.effective_config, "settings") != NULL) == (arm == 1));
+		assert_true((json_get(result.effective_config, "max_model_len") != NULL) == (arm == 0));
 		launch_result_release(&result);
 	}
 	text_release(&text);
