@@ -5,30 +5,10 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "harness/metric.h"
 #include "harness/stats.h"
 
 #define CONFIDENCE 0.95
-
-static const struct metric {
-	const char *name, *unit;
-} metrics[] = {
-	{"output_tps", "tokens/s"},
-	{"steady_tps", "tokens/s"},
-	{"request_tps_mean", "tokens/s"},
-	{"ttft_ms_p50", "ms"},
-	{"ttft_ms_p90", "ms"},
-	{"tpot_ms_p50", "ms"},
-	{"tpot_ms_p90", "ms"},
-	{"itl_ms_p50", "ms"},
-	{"itl_ms_p99", "ms"},
-	{"e2e_ms_p50", "ms"},
-	{"e2e_ms_p90", "ms"},
-	{"completed_frac", "fraction"},
-	{"cached_frac", "fraction"},
-	{"accept_frac", "fraction"},
-	{"tokens_per_joule", "tokens/J"},
-};
-#define N_METRICS (sizeof metrics / sizeof metrics[0])
 
 static const struct json *named(const struct json *list, const char *key, const struct json *number)
 {
@@ -78,8 +58,8 @@ void export_csv(const struct json *record, struct text *out)
 	const struct json *launches = json_get(record, "launches");
 	text_append_str(out,
 		"experiment,arm,kind,workload,block,attempt,failure,started_utc_ns,run,duration_ns,prompt_tokens,output_tokens");
-	for (size_t i = 0; i < N_METRICS; i++)
-		text_printf(out, ",%s", metrics[i].name);
+	for (size_t i = 0; i < metric_specs_count; i++)
+		text_printf(out, ",%s", metric_specs[i].name);
 	text_append_char(out, '\n');
 	for (size_t l = 0; l < json_count(launches); l++) {
 		const struct json *launch = json_at(launches, l), *runs = json_get(launch, "runs");
@@ -97,8 +77,8 @@ void export_csv(const struct json *record, struct text *out)
 				append_field(out, json_get(launch, launch_columns[i]));
 			for (size_t i = 0; i < N(run_columns); i++)
 				append_field(out, json_get(run, run_columns[i]));
-			for (size_t i = 0; i < N_METRICS; i++)
-				append_field(out, json_get(run, metrics[i].name));
+			for (size_t i = 0; i < metric_specs_count; i++)
+				append_field(out, json_get(run, metric_specs[i].name));
 			text_append_char(out, '\n');
 		}
 	}
@@ -189,18 +169,18 @@ static struct json *metrics_of(const struct json *launches, const struct json *a
 {
 	struct json *object = json_new_object();
 	double *values = mem_calloc(json_count(launches) + 1, sizeof *values);
-	for (size_t m = 0; m < N_METRICS; m++) {
+	for (size_t m = 0; m < metric_specs_count; m++) {
 		size_t count = 0;
 		for (size_t l = 0; l < json_count(launches); l++) {
 			const struct json *launch = json_at(launches, l);
 			if (!belongs(launch, arm) || !text_equal(json_text(json_get(launch, "failure")), "none"))
 				continue;
-			double mean = launch_mean(launch, workload, metrics[m].name);
+			double mean = launch_mean(launch, workload, metric_specs[m].name);
 			if (isfinite(mean))
 				values[count++] = mean;
 		}
 		if (count)
-			json_set(object, metrics[m].name, summary(values, count, metrics[m].unit));
+			json_set(object, metric_specs[m].name, summary(values, count, metric_specs[m].unit));
 	}
 	mem_free(values);
 	return object;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/utf8.h"
+#include "harness/metric.h"
 
 /* Ranges of East Asian wide and emoji characters (Unicode 15, EastAsianWidth.txt, joined where the gaps are unassigned). */
 static const struct {
@@ -134,5 +135,6 @@ const char *format_plain(struct report_style style)
 
 const char *format_unit(const char *metric)
 {
-	return metric && strstr(metric, "_ms") ? "ms" : "tok/s";
+	const struct metric_spec *spec = metric_by_name(metric);
+	return spec ? spec->unit : "tok/s";
 }
