@@ -100,6 +100,13 @@ static void read_protocol(struct protocol *protocol, const struct place *root)
 	place_section(&warmup, SECTION_WARMUP);
 	place_section(&retries, SECTION_RETRIES);
 	protocol->warmup_requests = (int)place_integer(&warmup, "requests_per_slot", 0, 1000, 2);
+	protocol->warmup_stable_pct = place_number(&warmup, "until_stable_pct", 0, 100, 0);
+	protocol->warmup_max_s = place_number(&warmup, "max_s", 0.1, SECONDS_MAX, 60);
+	struct place max_s = place_get(&warmup, "max_s"), stable = place_get(&warmup, "until_stable_pct");
+	if (max_s.value && protocol->warmup_stable_pct <= 0)
+		place_fail(&max_s, true, "max_s limits until_stable_pct");
+	if (protocol->warmup_stable_pct > 0 && !protocol->warmup_requests)
+		place_fail(&stable, true, "until_stable_pct needs requests_per_slot");
 	protocol->retry_client_error = (int)place_integer(&retries, "client_error", 0, 10, 1);
 	protocol->retry_crash = (int)place_integer(&retries, "crash", 0, 10, 1);
 	protocol->retry_oom_load = (int)place_integer(&retries, "oom_load", 0, 10, 0);
@@ -220,6 +227,10 @@ static void hash_protocol(struct experiment *experiment)
 	json_set(document, "looks", looks);
 	json_set(document, "runs_per_launch", json_new_integer(protocol->runs_per_launch));
 	json_set(document, "warmup_requests", json_new_integer(protocol->warmup_requests));
+	if (protocol->warmup_stable_pct > 0) { /* absent where it is off, so that older hashes hold */
+		json_set(document, "warmup_stable_pct", json_new_number(protocol->warmup_stable_pct));
+		json_set(document, "warmup_max_s", json_new_number(protocol->warmup_max_s));
+	}
 	json_set(document, "cooldown_s", json_new_number(protocol->cooldown_s));
 	json_set(document, "order_seed", json_new_integer((int64_t)protocol->order_seed));
 	json_set(document, "screening", json_new_bool(protocol->screening));

@@ -107,6 +107,7 @@ struct protocol {
 	uint64_t order_seed;
 	int runs_per_launch;
 	int warmup_requests; /* per slot and workload */
+	double warmup_stable_pct, warmup_max_s; /* warm up again until three passes agree so far, no longer than that; 0: once */
 	double cooldown_s, run_timeout_s, stall_s, budget_s;
 	int retry_client_error, retry_crash, retry_oom_load;
 	int budget_launches; /* start no block that would exceed so many launches; 0: no limit */

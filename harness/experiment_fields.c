@@ -40,7 +40,7 @@ const struct experiment_section experiment_sections[SECTION_COUNT] = {
 	[SECTION_PROTOCOL] = {"protocol",
 		KEYS("blocks", "max_blocks", "looks", "order", "order_seed", "runs_per_launch", "warmup", "cooldown_s",
 			"run_timeout_s", "stall_s", "retries", "budget_s", "budget_launches", "screening")},
-	[SECTION_WARMUP] = {"protocol.warmup", KEYS("requests_per_slot")},
+	[SECTION_WARMUP] = {"protocol.warmup", KEYS("requests_per_slot", "until_stable_pct", "max_s")},
 	[SECTION_RETRIES] = {"protocol.retries", KEYS("client_error", "crash", "oom_load")},
 	[SECTION_GUARDS] = {"guards",
 		KEYS("completed_frac", "output_len_exact", "token_count_mismatch_pct", "cached_prompt_frac_max", "foreign_process",

@@ -19,6 +19,8 @@
 #define FLUSH_TIMEOUT_S 10.0
 #define GAP_S_MAX 1.0 /* guess: no scheduler leaves a process out that long unless the machine or a person stopped it */
 #define FINGERPRINT_TIMEOUT_S 120.0
+#define WARMUP_WINDOW 3 /* passes that must agree; Triton's Perf Analyzer takes as many */
+#define WARMUP_PASSES_MAX 100
 #define WARMUP_SLOTS_MAX 8 /* of an open loop without a limit: guess, enough for a batch to form */
 #define MEMORY_POLL_NS 100000000
 #define END_OF_ENGINE_S 1.0 /* guess: a process that has closed its sockets is reaped within this */
@@ -321,13 +323,47 @@ static enum status run_once(struct measuring *measuring, int workload_index, int
 	return status;
 }
 
+/* Speed of the run that has just ended. */
+static double last_tps(const struct measuring *measuring)
+{
+	const struct run_result *run = &measuring->result->runs[measuring->result->n_runs - 1];
+	struct run_metrics metrics;
+	run_metrics_compute(run, workload_slots(&measuring->experiment->workloads[run->workload]), &metrics);
+	return metrics.output_tps;
+}
+
+/* Warms up once, or again and again until the last three passes agree, which is when caches, clocks and kernels made on demand have
+ * settled. A machine on which they never do is measured all the same, and its verdicts show it. */
+static enum status warm_up(struct measuring *measuring, int workload_index, struct err *err)
+{
+	const struct protocol *protocol = &measuring->experiment->protocol;
+	double tps[WARMUP_WINDOW] = {0};
+	int64_t until_ns = clock_monotonic_ns() + (int64_t)(protocol->warmup_max_s * 1e9);
+	enum status status = STATUS_OK;
+	for (int pass = 0; pass < WARMUP_PASSES_MAX && !status && !measuring_failed(measuring); pass++) {
+		status = run_once(measuring, workload_index, pass, true, err);
+		if (status || measuring_failed(measuring) || protocol->warmup_stable_pct <= 0)
+			break;
+		tps[pass % WARMUP_WINDOW] = last_tps(measuring);
+		double low = tps[0], high = tps[0];
+		for (int i = 1; i < WARMUP_WINDOW; i++) {
+			low = fmin(low, tps[i]);
+			high = fmax(high, tps[i]);
+		}
+		bool stable = pass + 1 >= WARMUP_WINDOW && high <= low * (1 + protocol->warmup_stable_pct / 100);
+		if (stable || clock_monotonic_ns() >= until_ns)
+			break;
+	}
+	return status;
+}
+
 static enum status run_workload(struct measuring *measuring, int workload_index, int *done, int total, struct err *err)
 {
 	const struct experiment *experiment = measuring->experiment;
 	enum status status = STATUS_OK;
 	if (experiment->protocol.warmup_requests > 0) {
 		measuring_enter(measuring, "warmup");
-		status = run_once(measuring, workload_index, 0, true, err);
+		status = warm_up(measuring, workload_index, err);
 	}
 	if (!status)
 		measuring_enter(measuring, "run");
@@ -337,10 +373,7 @@ static enum status run_workload(struct measuring *measuring, int workload_index,
 		(*done)++;
 		if (status)
 			break;
-		struct run_metrics metrics;
-		run_metrics_compute(&measuring->result->runs[measuring->result->n_runs - 1],
-			workload_slots(&experiment->workloads[workload_index]), &metrics);
-		report(measuring, workload_index, *done, total, metrics.output_tps);
+		report(measuring, workload_index, *done, total, last_tps(measuring));
 	}
 	return status;
 }

@@ -127,6 +127,22 @@ static void loads_that_cannot_be_are_refused_with_their_place(void **state)
 		"the prompts of a run have 1000000000 tokens; at most 153391689 can be prepared");
 }
 
+static void warm_up_until_stable_is_read_and_checked(void **state)
+{
+	struct experiment *e = experiment_from_text(
+				  "{'name':'s'," FACTORS
+				  ",'protocol':{'warmup':{'requests_per_slot':1,'until_stable_pct':2,'max_s':5}}}"),
+			  *plain = experiment_from_text("{'name':'s'," FACTORS ",'protocol':{'warmup':{'requests_per_slot':1}}}");
+	assert_true(e->protocol.warmup_stable_pct == 2 && e->protocol.warmup_max_s == 5);
+	assert_true(plain->protocol.warmup_stable_pct == 0);
+	assert_string_not_equal(e->protocol.hash, plain->protocol.hash);
+	experiment_release(e);
+	experiment_release(plain);
+	check_refused("'name':'w'", ",'protocol':{'warmup':{'max_s':5}}", "protocol.warmup.max_s: max_s limits until_stable_pct");
+	check_refused("'name':'w'", ",'protocol':{'warmup':{'requests_per_slot':0,'until_stable_pct':5}}",
+		"until_stable_pct needs requests_per_slot");
+}
+
 static void metrics_that_a_load_cannot_give_are_refused(void **state)
 {
 	static const char primary[] = ",'verdict':{'primary':{'metric':'%s'}}";
@@ -372,6 +388,7 @@ int main(void)
 		cmocka_unit_test(a_closed_loop_keeps_the_hash_it_always_had),
 		cmocka_unit_test(what_changes_the_load_changes_its_hash),
 		cmocka_unit_test(loads_that_cannot_be_are_refused_with_their_place),
+		cmocka_unit_test(warm_up_until_stable_is_read_and_checked),
 		cmocka_unit_test(metrics_that_a_load_cannot_give_are_refused),
 		cmocka_unit_test(every_metric_that_decides_is_accepted_with_its_direction),
 		cmocka_unit_test(jitter_spreads_lengths_evenly_around_the_stated_one),

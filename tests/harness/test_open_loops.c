@@ -147,6 +147,41 @@ static void a_client_that_is_too_late_voids_the_run(void **state)
 	measure_bed_close(&bed);
 }
 
+static void warm_up_goes_on_until_three_passes_agree_or_time_is_up(void **state)
+{
+	static const char workloads[] =
+		"[{\"name\": \"w\", \"endpoint\": \"/v1/completions\", \"concurrency\": 2, \"requests\": 2, "
+		"\"dataset\": {\"kind\": \"random_ids\", \"input_len\": 8, \"output_len\": 4}}]";
+	static const struct {
+		const char *protocol;
+		size_t passes_min, passes_max;
+	} cases[] = {
+		{"{\"blocks\": 1, \"max_blocks\": 1, \"runs_per_launch\": 1, \"warmup\": {\"requests_per_slot\": 1}}", 1, 1},
+		/* Anything agrees within a factor of two, but for a stall of the machine in just this moment. */
+		{"{\"blocks\": 1, \"max_blocks\": 1, \"runs_per_launch\": 1, \"warmup\": {\"requests_per_slot\": 1, "
+		 "\"until_stable_pct\": "
+		 "100}}",
+			3, 100},
+		{"{\"blocks\": 1, \"max_blocks\": 1, \"runs_per_launch\": 1, \"warmup\": {\"requests_per_slot\": 1, "
+		 "\"until_stable_pct\": "
+		 "0.000001, \"max_s\": 0.1}}",
+			1, 100},
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+		struct launch_result result;
+		measure_bed_arm(&(struct stub_experiment){.workloads = workloads, .protocol = cases[i].protocol}, 0, &result);
+		assert_string_equal(result.reason, "");
+		size_t passes = 0;
+		while (passes < result.n_runs && result.runs[passes].warmup)
+			passes++;
+		assert_int_equal(passes + 1, result.n_runs);
+		assert_in_range(passes, cases[i].passes_min, cases[i].passes_max);
+		for (size_t pass = 0; pass < passes; pass++)
+			assert_int_equal(result.runs[pass].index, pass);
+		launch_result_release(&result);
+	}
+}
+
 static void an_answer_of_more_events_than_tokens_breaks_a_guard(void **state)
 {
 	const char *stub[] = {"--fraud", "split-tokens", NULL};
@@ -212,6 +247,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(the_quiet_between_two_requests_is_no_stall),
 		cmocka_unit_test(a_launch_under_an_open_loop_keeps_its_times_and_its_goodput),
 		cmocka_unit_test(a_client_that_is_too_late_voids_the_run),
+		cmocka_unit_test(warm_up_goes_on_until_three_passes_agree_or_time_is_up),
 		cmocka_unit_test(an_answer_of_more_events_than_tokens_breaks_a_guard),
 		cmocka_unit_test(several_tokens_in_one_event_are_no_mismatch),
 		cmocka_unit_test(client_and_engine_run_on_the_cpus_they_were_given),
