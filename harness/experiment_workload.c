@@ -342,6 +342,13 @@ static bool is_speculative(const struct arm *arm)
 	return false;
 }
 
+/* Weights made up on the spot, as the built-in engine's models of a shape are, write no text that tokens could misstate. */
+static bool has_random_weights(const struct experiment *experiment, const struct arm *arm)
+{
+	const char *model = arm_engine(experiment, arm)->model;
+	return model && text_starts_with(model, "shape:");
+}
+
 static void check_arms_have_work(struct experiment *experiment, const struct place *place)
 {
 	struct reader *reader = place->reader;
@@ -355,7 +362,8 @@ static void check_arms_have_work(struct experiment *experiment, const struct pla
 		const char *name = experiment->arms[arm].name;
 		if (!works)
 			place_fail(place, false, "no workload applies to %s", name);
-		else if (random_only && is_speculative(&experiment->arms[arm]) && experiment->arms[arm].kind == ARM_CANDIDATE)
+		else if (random_only && is_speculative(&experiment->arms[arm]) && experiment->arms[arm].kind == ARM_CANDIDATE &&
+			!has_random_weights(experiment, &experiment->arms[arm]))
 			string_list_add(reader->arena, &experiment->notices,
 				reader_print(reader,
 					"%s is measured on random tokens only, which misstates speculation; add a text workload",
