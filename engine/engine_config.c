@@ -32,9 +32,10 @@ static void add_knobs(const struct engine *engine, struct json *settings)
 		rank_allreduce_why(engine->rank));
 	add_number(settings, "graph_max_bs", setup->rank.graph_max_bs, asked->graph_max_bs, false, setup->whys.graph_max_bs);
 	bool always = text_equal(setup->rank.device, "cpu");
-	add_setting(settings, "deterministic", json_new_bool(asked->deterministic || always), asked->deterministic ? "true" : "false",
+	add_setting(settings, "deterministic", json_new_bool(asked->deterministic || always),
+		asked->deterministic ? "true" : "false",
 		always ? "a CPU always computes so"
-		: asked->deterministic
+			: asked->deterministic
 			? "as asked: one kernel for every number of rows"
 			: "off: a row's last bits depend on the kernel that its step's number of rows takes");
 	add_setting(

@@ -98,7 +98,8 @@ static void append_knobs(struct engine_options *o, struct option *table, size_t 
 			"Largest batch whose step is prepared ahead; larger ones are planned at each step, 0 plans them all so "
 			"(default 32)."},
 		{"deterministic", OPTION_FLAG, &o->deterministic, 0, 0, NULL,
-			"Same bits for a request alone and in any batch, with and without plans and speculation, at a cost in speed on "
+			"Same bits for a request alone and in any batch, with and without plans and speculation, at a cost in "
+			"speed on "
 			"GPUs; CPUs always compute so (default off)."},
 		{"run-ahead", OPTION_STRING, &o->run_ahead, 0, 0, "auto|off",
 			"Begin the next step before the tokens of the one under way are known to the host; auto: on GPUs, without "

@@ -134,8 +134,7 @@ static void resolve_limits(const struct engine_options *options, const struct mo
 	else
 		why(out->whys.graph_max_bs, "step plans for %s %lld rows%s",
 			text_equal(out->rank.device, "cuda") ? "1, 2, 4, 8, 12, 16, by 8 to 64, then by 16, and" : "1 to",
-			(long long)plans,
-			plans < options->graph_max_bs ? ", the most that a step without prompt tokens has" : "");
+			(long long)plans, plans < options->graph_max_bs ? ", the most that a step without prompt tokens has" : "");
 }
 
 static void resolve_run_ahead(const struct engine_options *options, struct setup *out)

@@ -77,13 +77,14 @@ struct history_filters {
 enum status store_history(struct store *store, const struct history_filters *filters, struct json **out, struct err *err);
 
 /* What was measured again and again: a row for each experiment, setting and load, [{"series", "experiment_id", "experiment",
- * "time_utc_ns", "time_utc", "machine", "model", "workload", "metric", "setting", "value"}]. Rows of one series (same machine, model,
- * load, metric and configuration, whatever the engine's build) stand together, oldest first. Of filters only experiment, model and
- * machine count. Quick runs and twins are left out. Caller frees. */
+ * "time_utc_ns", "time_utc", "machine", "model", "workload", "metric", "setting", "value"}]. Rows of one series (same machine,
+ * model, load, metric and configuration, whatever the engine's build) stand together, oldest first. Of filters only experiment,
+ * model and machine count. Quick runs and twins are left out. Caller frees. */
 enum status store_series(struct store *store, const struct history_filters *filters, struct json **out, struct err *err);
 
-/* The measured runs of one experiment's good launches, in terms of its metric: [{"config_hash", "workload_hash", "setting", "workload",
- * "launch_id", "value"}], launch by launch; twins count as the baseline that they are. metric: a name of metric.h. Caller frees. */
+/* The measured runs of one experiment's good launches, in terms of its metric: [{"config_hash", "workload_hash", "setting",
+ * "workload", "launch_id", "value"}], launch by launch; twins count as the baseline that they are. metric: a name of metric.h.
+ * Caller frees. */
 enum status store_run_values(struct store *store, int64_t experiment_id, const char *metric, struct json **out, struct err *err);
 
 /* Everything about one experiment, or about one verdict with the launches behind it: the record (see store_rows.h),
