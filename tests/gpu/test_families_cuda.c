@@ -7,11 +7,14 @@
 
 #include "tests/support/golden_family.h"
 
-/* Relative errors of logits. One row keeps activations in fp32; several round them to the weights' bf16, as transformers does in
- * bf16, which costs these models up to 4e-2 there. */
-#define BOUND_ONE_ROW 5e-4
-#define BOUND_ROWS 4e-2
-#define NEAR_TIE_ONE_ROW 0.02
+/* Relative errors of logits, measured on an H200: 2.8e-6 where one row runs from a graph, with activations in fp32 all the way;
+ * 2.4e-3 where it runs as it comes, whose output head takes the way of several rows; 1.8e-2 for several rows, whose activations are
+ * rounded to the weights' bf16. What bf16 costs transformers itself: 1.3e-2 to 3.9e-2. */
+#define BOUND_GRAPH 1e-5
+#define BOUND_EAGER 6e-3
+#define BOUND_ROWS 3e-2
+#define NEAR_TIE_GRAPH 1e-3
+#define NEAR_TIE_EAGER 0.1
 #define NEAR_TIE_ROWS 1.0
 
 static void compare(const char *family, int chunk, int graph_max_bs, double bound, double near_tie)
@@ -31,8 +34,8 @@ static void compare(const char *family, int chunk, int graph_max_bs, double boun
 static void logits_and_greedy_text_are_those_of_transformers(void **state)
 {
 	for (int i = 0; i < GOLDEN_FAMILIES; i++) {
-		compare(golden_families[i], 1, 0, BOUND_ONE_ROW, NEAR_TIE_ONE_ROW);
-		compare(golden_families[i], 1, 1, BOUND_ONE_ROW, NEAR_TIE_ONE_ROW);
+		compare(golden_families[i], 1, 0, BOUND_EAGER, NEAR_TIE_EAGER);
+		compare(golden_families[i], 1, 1, BOUND_GRAPH, NEAR_TIE_GRAPH);
 		compare(golden_families[i], 7, 7, BOUND_ROWS, NEAR_TIE_ROWS);
 		compare(golden_families[i], 256, 0, BOUND_ROWS, NEAR_TIE_ROWS);
 	}
