@@ -43,8 +43,13 @@ static int64_t block_offset(enum panel_form form, int64_t col)
 	return header_offset(form, col) + micro_header_bytes(form) + block % GROUP_BLOCKS * micro_block_bytes(form);
 }
 
+/* F8_E4M3 is multiplied out at packing: its scales belong to blocks of any size, which a slice may cut anywhere. */
 static bool form_of(enum dtype dtype, enum panel_form *form)
 {
+	if (dtype == DTYPE_F8_E4M3) {
+		*form = PANEL_F32;
+		return true;
+	}
 	for (int i = 0; i < PANEL_FORMS; i++) {
 		if (dtypes[i] == dtype) {
 			*form = (enum panel_form)i;
@@ -74,6 +79,9 @@ static enum status check_slice(const struct kn_slice *slice, enum panel_form *fo
 	if (slice->cols % block || slice->col_begin % block || slice->col_end % block)
 		return err_set(err, STATUS_INPUT, "columns %lld..%lld of %lld do not fall on blocks of %lld",
 			(long long)slice->col_begin, (long long)slice->col_end, (long long)slice->cols, (long long)block);
+	if (slice->scales && (slice->scale_rows < 1 || slice->scale_cols < 1))
+		return err_set(err, STATUS_INPUT, "scales of %lld rows by %lld columns", (long long)slice->scale_rows,
+			(long long)slice->scale_cols);
 	if (slice->cols > COLS_MAX)
 		return err_set(err, STATUS_INPUT, "%lld columns, at most %lld", (long long)slice->cols, (long long)COLS_MAX);
 	return STATUS_OK;
@@ -112,6 +120,8 @@ struct pack_rows {
 	const uint8_t *rows[PANEL_ROWS]; /* at the first packed column */
 	int64_t cols;
 	uint8_t *panel; /* zeroed */
+	const struct kn_slice *slice;
+	int64_t row; /* of the stored tensor, of the first lane */
 };
 
 /* Puts 32 nibbles, given in column order, into lane `lane` of a nibble block. */
@@ -220,8 +230,36 @@ static void pack_plain(const struct pack_rows *pack, int64_t element_bytes)
 				(size_t)element_bytes);
 }
 
+/* Each byte as a number times its scale, rounded to fp32. */
+static void pack_f8(const struct pack_rows *pack)
+{
+	const struct kn_slice *slice = pack->slice;
+	int64_t per_line = slice->scales ? (slice->cols + slice->scale_cols - 1) / slice->scale_cols : 0;
+
+	for (int lane = 0; lane < PANEL_ROWS; lane++) {
+		const float *line = NULL;
+
+		if (!pack->rows[lane])
+			continue;
+		if (slice->scales)
+			line = slice->scales + (pack->row + lane) / slice->scale_rows * per_line;
+		for (int64_t col = 0; col < pack->cols; col++) {
+			float value;
+
+			dtype_dequantize(DTYPE_F8_E4M3, pack->rows[lane] + col, &value, 1);
+			if (line)
+				value *= line[(slice->col_begin + col) / slice->scale_cols];
+			memcpy(pack->panel + (PANEL_ROWS * col + lane) * 4, &value, sizeof(value));
+		}
+	}
+}
+
 static void pack_panel(enum panel_form form, const struct pack_rows *pack)
 {
+	if (pack->slice->dtype == DTYPE_F8_E4M3) {
+		pack_f8(pack);
+		return;
+	}
 	switch (form) {
 	case PANEL_F32:
 		pack_plain(pack, 4);
@@ -265,7 +303,9 @@ static void pack_segment(const struct kn_slice *slice, const struct segment *seg
 	for (int64_t panel = segment->n_panels * thread / threads; panel < segment->n_panels * (thread + 1) / threads; panel++) {
 		/* The one writer of the data while it is still private to this file. */
 		struct pack_rows pack = {.cols = slice->col_end - slice->col_begin,
-			.panel = (uint8_t *)segment->panels + panel * segment->panel_bytes};
+			.panel = (uint8_t *)segment->panels + panel * segment->panel_bytes,
+			.slice = slice,
+			.row = slice->row_begin + panel * PANEL_ROWS};
 
 		for (int lane = 0; lane < PANEL_ROWS; lane++)
 			if (panel * PANEL_ROWS + lane < segment->rows)

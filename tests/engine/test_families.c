@@ -70,6 +70,14 @@ static void a_gguf_file_of_the_same_weights_gives_the_same_logits(void **state)
 	}
 }
 
+/* Scales for blocks, for rows and for whole tensors, in one model; ranks cut blocks of scales. */
+static void eight_bit_weights_give_the_logits_of_what_they_stand_for(void **state)
+{
+	struct forward_run run = forward_run_default(NULL);
+	for (run.world = 1; run.world <= 2; run.world++)
+		check(golden_family_distances("fp8", NULL, &run, NEAR_TIE_F32).fp32, ERROR_F32, "fp8", "F32 keys and values");
+}
+
 static void rotary_frequencies_are_those_of_transformers(void **state)
 {
 	for (int i = 0; i < GOLDEN_FAMILIES; i++) {
@@ -187,6 +195,7 @@ int main(void)
 		cmocka_unit_test(logits_and_greedy_text_are_those_of_transformers),
 		cmocka_unit_test(two_ranks_agree_with_transformers),
 		cmocka_unit_test(a_gguf_file_of_the_same_weights_gives_the_same_logits),
+		cmocka_unit_test(eight_bit_weights_give_the_logits_of_what_they_stand_for),
 		cmocka_unit_test(rotary_frequencies_are_those_of_transformers),
 		cmocka_unit_test(ids_are_those_of_tokenizers),
 		cmocka_unit_test(every_named_end_ends_a_text),
