@@ -13,7 +13,8 @@
 #define ATTENTION_MIXED_BLOCKS 16 /* guess: blocks per KV head for the few rows that the prefill kernels leave out */
 #define ATTENTION_DECODE_ROWS_MAX 128 /* larger steps take the prefill kernel where rows of one sequence lie together */
 #define PREFILL_LINES 128 /* pairs of a row and a head in one tile of the prefill kernels */
-#define CACHE_PART 64 /* elements of a stretch of the fp16 cache's lines: 128 bytes */
+#define CACHE_PART 64 /* elements of 128 bytes of the fp16 cache */
+#define CACHE_GROUP 8 /* lines whose parts lie together */
 #define LOG2_E 1.44269504088896340736f
 
 /* Which query heads a block works on. They share a KV head. */
@@ -59,15 +60,15 @@ static __device__ __forceinline__ int64_t cache_at(const struct kn_attention &a,
 	return ((int64_t)block * a.n_kv_heads + kv_head) * KN_KV_BLOCK_TOKENS * a.head_dim;
 }
 
-/* Place of element d of a line inside the block of one KV head, fp16. Heads of whole stretches of CACHE_PART elements are kept
- * stretch by stretch, the 16-byte pieces of a line permuted as in the tiles of hopper.cuh: a stretch of a block, copied as it is,
- * then is a part of such a tile. */
+/* Place of element d of a line inside the block of one KV head, fp16. Heads of whole parts of CACHE_PART elements are kept in groups
+ * of CACHE_GROUP lines, a group part by part, and the 16-byte pieces of a part permuted as in the tiles of hopper.cuh: blocks
+ * copied one behind the other as they are form such a tile, and loads of matrices hit every bank once. */
 static __device__ __forceinline__ int cache_place(int head_dim, int line, int d)
 {
 	if (head_dim % CACHE_PART != 0)
 		return line * head_dim + d;
-	return d / CACHE_PART * (KN_KV_BLOCK_TOKENS * CACHE_PART) + line * CACHE_PART + ((d % CACHE_PART / 8) ^ (line % 8)) * 8 +
-		d % 8;
+	return (line / CACHE_GROUP * (head_dim / CACHE_PART) + d / CACHE_PART) * (CACHE_GROUP * CACHE_PART) +
+		line % CACHE_GROUP * CACHE_PART + ((d % CACHE_PART / 8) ^ (line % CACHE_GROUP)) * 8 + d % 8;
 }
 
 /* Line (x) and first element (y) of the 16-byte piece number piece of such a block, in the order of their addresses. */
@@ -75,8 +76,8 @@ static __device__ __forceinline__ int2 cache_piece(int head_dim, int piece)
 {
 	if (head_dim % CACHE_PART != 0)
 		return make_int2(piece / (head_dim / 8), piece % (head_dim / 8) * 8);
-	const int line = piece / 8 % KN_KV_BLOCK_TOKENS;
-	return make_int2(line, piece / (8 * KN_KV_BLOCK_TOKENS) * CACHE_PART + (piece % 8 ^ line % 8) * 8);
+	const int parts = head_dim / CACHE_PART, line = piece / 8 % CACHE_GROUP, part = piece / (8 * CACHE_GROUP) % parts;
+	return make_int2(piece / (8 * CACHE_GROUP) / parts * CACHE_GROUP + line, part * CACHE_PART + (piece % 8 ^ line) * 8);
 }
 
 /* Results: element at of args.out, or it and its neighbour. */

@@ -10,8 +10,8 @@
 template <int HEAD_DIM> struct decode_shape {
 	static constexpr int WARPS = 8; /* 32 K registers, so that a block fits beside the products in front of it */
 	static constexpr int THREADS = WARPS * CUDA_WARP;
-	static constexpr int LINE = HEAD_DIM + 8; /* padded, so that eight rows of a matrix lie in different banks */
-	static constexpr int TILE = KN_KV_BLOCK_TOKENS * LINE;
+	static constexpr int QUERY_LINE = HEAD_DIM + 8; /* padded, so that eight rows of a matrix lie in different banks */
+	static constexpr int TILE = KN_KV_BLOCK_TOKENS * HEAD_DIM; /* a cache block as it is: see cache_place */
 	static constexpr size_t STAGE_BYTES = 2 * WARPS * TILE * sizeof(__half); /* keys and values */
 	/* Tiles that a warp asks for ahead when blocks are few: all of a short context. Many blocks ask for one, and two of them
 	 * fit on a processor. Results do not depend on it. */
@@ -54,33 +54,25 @@ static __device__ __forceinline__ bool any_tile_is_mixed(const struct kn_attenti
 	return __syncthreads_or(mixed);
 }
 
-/* Asks for the cached lines of one tile (a cache block); fresh lines are left alone, lines past the row's own key are zeroed. */
+/* Asks for one tile of keys or values as one group of copies; an empty one past the split's end. Of a tile that reaches this step's
+ * own tokens only older lines are copied; lines past the row's own key are zeroed. */
 template <int HEAD_DIM>
-static __device__ __forceinline__ void request_tile(const struct decode_row &r, const __half *from, int token, __half *tile)
+static __device__ __forceinline__ void request_tile(
+	const struct kn_attention &a, const struct decode_row &r, const void *cache, int token, int end, __half *tile)
 {
-	constexpr int PIECES = HEAD_DIM / 8;
-	const uint32_t to = shared_address(tile);
+	constexpr int PIECES = KN_KV_BLOCK_TOKENS * HEAD_DIM / 8 / CUDA_WARP;
 	const int lane = threadIdx.x % CUDA_WARP;
-#pragma unroll
-	for (int i = 0; i < KN_KV_BLOCK_TOKENS * PIECES / CUDA_WARP; i++) {
-		const int piece = lane + i * CUDA_WARP;
-		const int2 place = cache_piece(HEAD_DIM, piece);
-		const bool past = token + place.x > r.position;
-		if (token + place.x < r.first_fresh || past)
-			copy_async(
-				to + (place.x * decode_shape<HEAD_DIM>::LINE + place.y) * sizeof(__half), from + piece * 8, !past);
-	}
-}
-
-/* Keys and values of the tile at token, as one group of copies; an empty one past the split's end. */
-template <int HEAD_DIM>
-static __device__ __forceinline__ void request_pair(
-	const struct kn_attention &a, const struct decode_row &r, int token, int end, __half *keys, __half *values)
-{
 	if (token < end) {
-		const int64_t cached = cache_at(a, r.table[token / KN_KV_BLOCK_TOKENS], r.heads.kv_head);
-		request_tile<HEAD_DIM>(r, (const __half *)a.k_cache + cached, token, keys);
-		request_tile<HEAD_DIM>(r, (const __half *)a.v_cache + cached, token, values);
+		const __half *from = (const __half *)cache +
+			cache_at(a, r.table[token / KN_KV_BLOCK_TOKENS], r.heads.kv_head) + lane * 8;
+		const uint32_t to = shared_address(tile + lane * 8);
+		const bool all_old = token + KN_KV_BLOCK_TOKENS <= r.first_fresh;
+#pragma unroll
+		for (int i = 0; i < PIECES; i++) {
+			const int line = token + cache_piece(HEAD_DIM, lane + i * CUDA_WARP).x;
+			if (all_old || line < r.first_fresh || line > r.position)
+				copy_async(to + i * (CUDA_WARP * 16), from + i * (CUDA_WARP * 8), all_old || line <= r.position);
+		}
 	}
 	copy_async_commit();
 }
@@ -97,7 +89,6 @@ static __device__ __forceinline__ void fill_fresh(
 		const float *k =
 			a.qkv + (int64_t)(r.first_row + token - r.first_fresh) * width + (a.n_heads + r.heads.kv_head) * HEAD_DIM;
 		const float *v = k + a.n_kv_heads * HEAD_DIM;
-		__half *k_line = keys + line * decode_shape<HEAD_DIM>::LINE, *v_line = values + line * decode_shape<HEAD_DIM>::LINE;
 		const bool own = token == r.position;
 		const int64_t at = own ? cache_at(a, r.table[token / KN_KV_BLOCK_TOKENS], r.heads.kv_head) : 0;
 #pragma unroll
@@ -107,13 +98,15 @@ static __device__ __forceinline__ void fill_fresh(
 			const float2 key = rotate(k[element.x], k[element.y], turn), value = *(const float2 *)(v + 2 * pair);
 			const __half x = __float2half_rn(key.x), y = __float2half_rn(key.y);
 			const __half2 both = __floats2half2_rn(value.x, value.y);
-			k_line[element.x] = x;
-			k_line[element.y] = y;
-			*(__half2 *)(v_line + 2 * pair) = both;
+			const int x_at = cache_place(HEAD_DIM, line, element.x), y_at = cache_place(HEAD_DIM, line, element.y),
+				  both_at = cache_place(HEAD_DIM, line, 2 * pair);
+			keys[x_at] = x;
+			keys[y_at] = y;
+			*(__half2 *)(values + both_at) = both;
 			if (own) {
-				((__half *)a.k_cache)[at + cache_place(HEAD_DIM, line, element.x)] = x;
-				((__half *)a.k_cache)[at + cache_place(HEAD_DIM, line, element.y)] = y;
-				*(__half2 *)((__half *)a.v_cache + at + cache_place(HEAD_DIM, line, 2 * pair)) = both;
+				((__half *)a.k_cache)[at + x_at] = x;
+				((__half *)a.k_cache)[at + y_at] = y;
+				*(__half2 *)((__half *)a.v_cache + at + both_at) = both;
 			}
 		}
 	}
@@ -122,7 +115,7 @@ static __device__ __forceinline__ void fill_fresh(
 /* q of the block's heads, scaled for powers of two: fp16 in row head, the rest in row head + 8. Other rows stay zero. */
 template <int HEAD_DIM>
 static __device__ __forceinline__ void fill_query(
-	const struct kn_attention &a, const struct decode_row &r, __half (*query)[decode_shape<HEAD_DIM>::LINE])
+	const struct kn_attention &a, const struct decode_row &r, __half (*query)[decode_shape<HEAD_DIM>::QUERY_LINE])
 {
 	const float *q = a.qkv + (int64_t)r.row * ((a.n_heads + 2 * a.n_kv_heads) * HEAD_DIM) + r.heads.first * HEAD_DIM;
 	const float scale = a.scale * LOG2_E;
@@ -147,21 +140,40 @@ template <int HEAD_DIM> struct decode_state {
 	float out[HEAD_DIM / 8][4], peak, sum;
 };
 
+/* Address of element d of a matrix's line for this lane in a tile: line and column (0 or 8) are the lane's, d is a multiple of 16. */
+template <int HEAD_DIM> struct tile_lane {
+	uint32_t start;
+	int turn; /* of the line's pieces, in elements */
+
+	__device__ __forceinline__ tile_lane(const __half *tile, int line, int column)
+	{
+		const bool turned = HEAD_DIM % CACHE_PART == 0;
+		start = shared_address(tile + (turned ? cache_place(HEAD_DIM, line, 0) & ~(CACHE_PART - 1) : line * HEAD_DIM + column));
+		turn = turned ? line % CACHE_GROUP * 8 ^ column : 0;
+	}
+	__device__ __forceinline__ uint32_t at(int d) const
+	{
+		if (HEAD_DIM % CACHE_PART != 0)
+			return start + d * (int)sizeof(__half);
+		const int inside = d / CACHE_PART * (CACHE_GROUP * CACHE_PART) + (d % CACHE_PART ^ turn);
+		return start + inside * (int)sizeof(__half);
+	}
+};
+
 /* Scores of 16 keys for 8 heads: lane (g, t) gets head g, keys 2t, 2t + 1, 2t + 8, 2t + 9. */
 template <int HEAD_DIM>
 static __device__ __forceinline__ void score_tile(
-	const __half (*query)[decode_shape<HEAD_DIM>::LINE], const __half *keys, float out[4])
+	const __half (*query)[decode_shape<HEAD_DIM>::QUERY_LINE], const __half *keys, float out[4])
 {
-	constexpr int LINE = decode_shape<HEAD_DIM>::LINE;
 	const int lane = threadIdx.x % CUDA_WARP;
 	const uint32_t query_at = shared_address(&query[lane % 16][lane / 16 * 8]);
-	const uint32_t keys_at = shared_address(keys + (lane / 16 * 8 + lane % 8) * LINE + lane / 8 % 2 * 8);
+	const struct tile_lane<HEAD_DIM> key(keys, lane / 16 * 8 + lane % 8, lane / 8 % 2 * 8);
 	float low[2][4] = {};
 #pragma unroll
 	for (int d = 0; d < HEAD_DIM; d += 16) {
 		uint32_t q[4], k[4];
 		load_matrices(q, query_at + d * sizeof(__half));
-		load_matrices(k, keys_at + d * sizeof(__half));
+		load_matrices(k, key.at(d));
 		mma_f16(low[0], q, k[0], k[1]);
 		mma_f16(low[1], q, k[2], k[3]);
 	}
@@ -212,14 +224,20 @@ static __device__ __forceinline__ void add_values(
 	struct decode_state<HEAD_DIM> &state, const uint32_t weights[4], const __half *values)
 {
 	const int lane = threadIdx.x % CUDA_WARP;
-	const uint32_t at = shared_address(values + lane % 16 * decode_shape<HEAD_DIM>::LINE + lane / 16 * 8);
+	const struct tile_lane<HEAD_DIM> value(values, lane % 16, lane / 16 * 8);
 #pragma unroll
 	for (int d = 0; d < HEAD_DIM; d += 16) {
 		uint32_t v[4];
-		load_matrices_transposed(v, at + d * sizeof(__half));
+		load_matrices_transposed(v, value.at(d));
 		mma_f16(state.out[d / 8], weights, v[0], v[1]);
 		mma_f16(state.out[d / 8 + 1], weights, v[2], v[3]);
 	}
+}
+
+/* Place of output d of a head among a warp's results, which lie over its tile: heads in different banks. */
+template <int HEAD_DIM> static __device__ __forceinline__ int result_at(int head, int d)
+{
+	return head * HEAD_DIM + (d ^ head % 4 * 8);
 }
 
 /* Adds the splits' results in split order; the block that finishes a row's last split does it. */
@@ -258,7 +276,7 @@ __global__ void __launch_bounds__(decode_shape<HEAD_DIM>::THREADS, HEAD_DIM <= 1
 	using shape = decode_shape<HEAD_DIM>;
 	/* [STAGES][WARPS] tiles of keys, then of values; results lie over the first keys. */
 	extern __shared__ __align__(16) __half tiles[];
-	__shared__ __align__(16) __half query[16][shape::LINE];
+	__shared__ __align__(16) __half query[16][shape::QUERY_LINE];
 	__shared__ float peaks[shape::WARPS][ATTENTION_HEADS_PER_BLOCK], sums[shape::WARPS][ATTENTION_HEADS_PER_BLOCK];
 	__shared__ bool is_last;
 	const int thread = threadIdx.x, warp = thread / CUDA_WARP, lane = thread % CUDA_WARP;
@@ -273,7 +291,7 @@ __global__ void __launch_bounds__(decode_shape<HEAD_DIM>::THREADS, HEAD_DIM <= 1
 		if (!any_tile_is_mixed(a, cut))
 			return;
 	}
-	for (int i = thread; i < 16 * shape::LINE / 2; i += shape::THREADS)
+	for (int i = thread; i < 16 * shape::QUERY_LINE / 2; i += shape::THREADS)
 		((__half2 *)query)[i] = __half2();
 #pragma unroll 1
 	for (int row = blockIdx.z; row < cut.n_rows; row += gridDim.z) {
@@ -292,8 +310,10 @@ __global__ void __launch_bounds__(decode_shape<HEAD_DIM>::THREADS, HEAD_DIM <= 1
 			int token = begin + warp * KN_KV_BLOCK_TOKENS, stage = 0;
 			__syncthreads(); /* query and results of the split before have been read */
 #pragma unroll
-			for (int i = 0; i < STAGES; i++)
-				request_pair<HEAD_DIM>(a, r, token + i * STEP, end, keys + i * STAGE, values + i * STAGE);
+			for (int i = 0; i < STAGES; i++) {
+				request_tile<HEAD_DIM>(a, r, a.k_cache, token + i * STEP, end, keys + i * STAGE);
+				request_tile<HEAD_DIM>(a, r, a.v_cache, token + i * STEP, end, values + i * STAGE);
+			}
 			if (!waited)
 				dependency_wait();
 			waited = true;
@@ -307,24 +327,28 @@ __global__ void __launch_bounds__(decode_shape<HEAD_DIM>::THREADS, HEAD_DIM <= 1
 				__half *k = keys + stage * STAGE, *v = values + stage * STAGE;
 				float score[4];
 				uint32_t weights[4];
-				copy_async_wait<STAGES - 1>();
+				copy_async_wait<2 * STAGES - 1>();
 				__syncwarp();
 				score_tile<HEAD_DIM>(query, k, score);
+				__syncwarp();
+				request_tile<HEAD_DIM>(a, r, a.k_cache, token + STAGES * STEP, end, k);
 				weigh_tile<HEAD_DIM>(state, score, end - token, weights);
+				copy_async_wait<2 * STAGES - 1>();
+				__syncwarp();
 				add_values<HEAD_DIM>(state, weights, v);
 				__syncwarp();
-				request_pair<HEAD_DIM>(a, r, token + STAGES * STEP, end, k, v);
+				request_tile<HEAD_DIM>(a, r, a.v_cache, token + STAGES * STEP, end, v);
 				fill_fresh<HEAD_DIM>(a, r, token + STAGES * STEP, end, k, v);
 				stage = (stage + 1) % STAGES;
 			}
 			copy_async_wait<0>();
 			__syncwarp();
-			float *result = (float *)keys; /* [8][LINE] floats are as large as [16][LINE] halves */
+			float *result = (float *)keys; /* 8 heads' floats are as large as 16 keys' halves */
 			state.sum += __shfl_xor_sync(0xffffffffu, state.sum, 1);
 			state.sum += __shfl_xor_sync(0xffffffffu, state.sum, 2);
 #pragma unroll
 			for (int i = 0; i < HEAD_DIM / 8; i++)
-				*(float2 *)(result + lane / 4 * shape::LINE + 8 * i + lane % 4 * 2) =
+				*(float2 *)(result + result_at<HEAD_DIM>(lane / 4, 8 * i + lane % 4 * 2)) =
 					make_float2(state.out[i][0] + state.out[i][2], state.out[i][1] + state.out[i][3]);
 			if (lane % 4 == 0) {
 				peaks[warp][lane / 4] = state.peak;
@@ -343,8 +367,8 @@ __global__ void __launch_bounds__(decode_shape<HEAD_DIM>::THREADS, HEAD_DIM <= 1
 #pragma unroll 4
 				for (int w = 0; w < n_warps; w++) {
 					const float scale = exp2_fast(peaks[w][head] - top);
-					total = fmaf(
-						scale, ((const float *)(tiles + w * shape::TILE))[head * shape::LINE + d], total);
+					total = fmaf(scale,
+						((const float *)(tiles + w * shape::TILE))[result_at<HEAD_DIM>(head, d)], total);
 					divisor = fmaf(scale, sums[w][head], divisor);
 				}
 				if (r.n_splits == 1) {

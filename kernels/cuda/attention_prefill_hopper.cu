@@ -1,15 +1,15 @@
 /* Attention of many rows of one sequence over the paged fp16 cache on Hopper: warpgroup products, keys and values by bulk copies.
  *
  * The arithmetic is attention_prefill.cu's: q and the weights rounded to fp16, online softmax, fp32 sums. As in FlashAttention-3
- * (arXiv 2407.08608), one warp asks for keys and values, two warpgroups of 64 lines each take turns at the tensor cores, and the
- * scores of one tile are multiplied while the weights of the tile before meet their values. The cache lies so that a stretch of a
- * block is a part of a swizzled tile (see cache_place). */
+ * (arXiv 2407.08608), one warp asks for keys and one for values, two warpgroups of 64 lines each take turns at the tensor cores, and the
+ * scores of one tile are multiplied while the weights of the tile before meet their values. The cache lies so that blocks copied one
+ * behind the other are a swizzled tile (see cache_place). */
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/hopper.cuh"
 
 #define FLASH_KEYS 128 /* of one tile: eight blocks of the cache */
 #define FLASH_BLOCKS (FLASH_KEYS / KN_KV_BLOCK_TOKENS)
-#define FLASH_STAGES 2
+#define FLASH_STAGES 3 /* what shared memory holds for heads of 128 */
 #define FLASH_GROUPS 2 /* multiplying warpgroups; one more in front of them asks for tiles */
 #define FLASH_CONSUMERS (FLASH_GROUPS * HOPPER_GROUP_THREADS)
 #define FLASH_THREADS (FLASH_CONSUMERS + HOPPER_GROUP_THREADS)
@@ -20,17 +20,30 @@
 enum flash_barrier { FLASH_QUERIES = 1, FLASH_TURN /* and one more: each group's turn at the tensor cores */ };
 
 template <int HEAD_DIM> struct flash_shape {
-	static constexpr int PARTS = HEAD_DIM / CACHE_PART; /* stretches of 128 bytes of a line */
-	static constexpr int BLOCK_PART_BYTES = KN_KV_BLOCK_TOKENS * HOPPER_LINE_BYTES;
-	static constexpr int PART_BYTES = FLASH_KEYS * HOPPER_LINE_BYTES, TILE_BYTES = PARTS * PART_BYTES;
-	static constexpr int QUERY_PART_BYTES = PREFILL_LINES * HOPPER_LINE_BYTES, QUERY_BYTES = PARTS * QUERY_PART_BYTES;
+	static constexpr int PARTS = HEAD_DIM / CACHE_PART;
+	static constexpr int GROUP_BYTES = PARTS * HOPPER_ATOM_BYTES; /* of eight lines */
+	static constexpr int BLOCK_BYTES = KN_KV_BLOCK_TOKENS / CACHE_GROUP * GROUP_BYTES;
+	static constexpr int TILE_BYTES = FLASH_BLOCKS * BLOCK_BYTES, QUERY_BYTES = PREFILL_LINES / CACHE_GROUP * GROUP_BYTES;
 	static constexpr int SHARED_BYTES = QUERY_BYTES + 2 * FLASH_STAGES * TILE_BYTES + HOPPER_ATOM_BYTES; /* for alignment */
 };
 
-/* Shared memory of a block, as addresses: queries, and stages of keys and of values. */
-struct flash_shared {
-	uint32_t query, keys, values;
-	uint64_t *full_keys, *full_values, *empty_keys, *empty_values; /* [FLASH_STAGES] */
+/* Stages of keys or of values. */
+struct flash_stages {
+	uint32_t tiles;
+	uint64_t *full, *empty; /* [FLASH_STAGES] */
+};
+
+/* A place in the ring of stages. */
+struct flash_stage {
+	int number, parity;
+
+	__device__ __forceinline__ void advance(void)
+	{
+		if (++number == FLASH_STAGES) {
+			number = 0;
+			parity ^= 1;
+		}
+	}
 };
 
 /* What one block works on. */
@@ -40,44 +53,28 @@ struct flash_tile {
 	struct attention_heads heads;
 };
 
-/* The copying warp. Past the last block that one is read again: its keys are masked. */
+/* A copying warp: a tile of keys or values after the other. Past the last block that one is read again: its keys are masked. */
 template <int HEAD_DIM>
 static __device__ __forceinline__ void request_all(
-	const struct kn_attention &a, const struct flash_tile &tile, const struct flash_shared &shared)
+	const struct kn_attention &a, const struct flash_tile &tile, const void *cache, const struct flash_stages &stages)
 {
 	using shape = flash_shape<HEAD_DIM>;
-	const int lane = threadIdx.x, last_block = tile.last_position / KN_KV_BLOCK_TOKENS;
-	const int part = lane / FLASH_BLOCKS, number = lane % FLASH_BLOCKS;
+	const int lane = threadIdx.x % CUDA_WARP, last_block = tile.last_position / KN_KV_BLOCK_TOKENS;
+	struct flash_stage stage = {};
 #pragma unroll 1
 	for (int t = 0; t < tile.n_tiles; t++) {
-		const int stage = t % FLASH_STAGES, parity = t / FLASH_STAGES % 2;
-		const int32_t block = tile.table[min(t * FLASH_BLOCKS + number, last_block)];
-		const int64_t from = cache_at(a, block, tile.heads.kv_head) + part * (KN_KV_BLOCK_TOKENS * CACHE_PART);
-		const uint32_t to = stage * shape::TILE_BYTES + part * shape::PART_BYTES + number * shape::BLOCK_PART_BYTES;
+		const int32_t block = tile.table[min(t * FLASH_BLOCKS + lane % FLASH_BLOCKS, last_block)];
+		const __half *from = (const __half *)cache + cache_at(a, block, tile.heads.kv_head);
 		if (t >= FLASH_STAGES)
-			barrier_wait(&shared.empty_keys[stage], parity ^ 1);
+			barrier_wait(&stages.empty[stage.number], stage.parity ^ 1);
 		if (lane == 0)
-			barrier_expect(&shared.full_keys[stage], shape::TILE_BYTES);
+			barrier_expect(&stages.full[stage.number], shape::TILE_BYTES);
 		__syncwarp();
-		if (part < shape::PARTS)
-			bulk_copy(shared.keys + to, (const __half *)a.k_cache + from, shape::BLOCK_PART_BYTES,
-				&shared.full_keys[stage]);
-		if (t >= FLASH_STAGES)
-			barrier_wait(&shared.empty_values[stage], parity ^ 1);
-		if (lane == 0)
-			barrier_expect(&shared.full_values[stage], shape::TILE_BYTES);
-		__syncwarp();
-		if (part < shape::PARTS)
-			bulk_copy(shared.values + to, (const __half *)a.v_cache + from, shape::BLOCK_PART_BYTES,
-				&shared.full_values[stage]);
+		if (lane < FLASH_BLOCKS)
+			bulk_copy(stages.tiles + stage.number * shape::TILE_BYTES + lane * shape::BLOCK_BYTES, from,
+				shape::BLOCK_BYTES, &stages.full[stage.number]);
+		stage.advance();
 	}
-}
-
-/* Byte of element d of line number line among the queries. */
-template <int HEAD_DIM> static __device__ __forceinline__ int query_place(int line, int d)
-{
-	return d / CACHE_PART * flash_shape<HEAD_DIM>::QUERY_PART_BYTES + line * HOPPER_LINE_BYTES +
-		((d % CACHE_PART / 8) ^ (line % 8)) * 16 + d % 8 * 2;
 }
 
 /* The multiplying threads: q of all lines as a swizzled tile; lines past the last are zero. */
@@ -87,7 +84,7 @@ static __device__ __forceinline__ void fill_queries(
 {
 	constexpr int QUADS = HEAD_DIM / 8;
 	const float scale = a.scale * LOG2_E;
-#pragma unroll 2
+#pragma unroll 4
 	for (int i = thread; i < PREFILL_LINES * QUADS; i += FLASH_CONSUMERS) {
 		const int line = i / QUADS, pair = i % QUADS * 4, row = line / tile.heads.count;
 		struct four_pairs pairs = {};
@@ -97,10 +94,10 @@ static __device__ __forceinline__ void fill_queries(
 					(tile.heads.first + line % tile.heads.count) * HEAD_DIM,
 				tile.first_position + row, pair, scale);
 		if (a.rope_interleaved) {
-			*(uint4 *)(query + query_place<HEAD_DIM>(line, 2 * pair)) = pairs.interleaved();
+			*(uint4 *)(query + 2 * cache_place(HEAD_DIM, line, 2 * pair)) = pairs.interleaved();
 		} else {
-			*(uint2 *)(query + query_place<HEAD_DIM>(line, pair)) = pairs.firsts();
-			*(uint2 *)(query + query_place<HEAD_DIM>(line, pair + HEAD_DIM / 2)) = pairs.seconds();
+			*(uint2 *)(query + 2 * cache_place(HEAD_DIM, line, pair)) = pairs.firsts();
+			*(uint2 *)(query + 2 * cache_place(HEAD_DIM, line, pair + HEAD_DIM / 2)) = pairs.seconds();
 		}
 	}
 	publish_shared();
@@ -120,9 +117,9 @@ template <int HEAD_DIM> static __device__ __forceinline__ void score_tile(float 
 	products_begin();
 #pragma unroll
 	for (int d = 0; d < HEAD_DIM; d += 16) {
-		const int part = d / CACHE_PART, inside = d % CACHE_PART * 2;
-		product_f16(score, tile_along_depth(query + part * shape::QUERY_PART_BYTES + inside),
-			tile_along_depth(keys + part * shape::PART_BYTES + inside), d > 0);
+		const int inside = d / CACHE_PART * HOPPER_ATOM_BYTES + d % CACHE_PART * 2;
+		product_f16(score, tile_along_depth(query + inside, shape::GROUP_BYTES),
+			tile_along_depth(keys + inside, shape::GROUP_BYTES), d > 0);
 	}
 	products_commit();
 }
@@ -130,11 +127,12 @@ template <int HEAD_DIM> static __device__ __forceinline__ void score_tile(float 
 template <int HEAD_DIM>
 static __device__ __forceinline__ void add_values(float (&out)[HEAD_DIM / 2], const uint32_t (&weights)[8][4], uint32_t values)
 {
+	using shape = flash_shape<HEAD_DIM>;
 	products_begin();
 #pragma unroll
 	for (int k = 0; k < FLASH_KEYS / 16; k++)
 		product_across_f16(out, weights[k],
-			tile_across_depth(values + k * (16 * HOPPER_LINE_BYTES), flash_shape<HEAD_DIM>::PART_BYTES));
+			tile_across_depth(values + k * shape::BLOCK_BYTES, HOPPER_ATOM_BYTES, shape::GROUP_BYTES));
 	products_commit();
 }
 
@@ -189,38 +187,40 @@ static __device__ __forceinline__ void give_back(uint64_t *empty)
 /* A multiplying warpgroup over all tiles of keys; out is not yet divided by the sums. The groups' turns keep one group's products
  * under way while the other takes exponentials. */
 template <int HEAD_DIM>
-static __device__ __forceinline__ void attend_tiles(const struct flash_tile &tile, const struct flash_shared &shared, int group,
-	struct flash_lines &lines, float (&out)[HEAD_DIM / 2])
+static __device__ __forceinline__ void attend_tiles(const struct flash_tile &tile, uint32_t queries, const struct flash_stages &keys,
+	const struct flash_stages &values, int group, struct flash_lines &lines, float (&out)[HEAD_DIM / 2])
 {
 	using shape = flash_shape<HEAD_DIM>;
-	const uint32_t query = shared.query + group * (FLASH_GROUP_LINES * HOPPER_LINE_BYTES);
+	const uint32_t query = queries + group * (FLASH_GROUP_LINES / CACHE_GROUP * shape::GROUP_BYTES);
 	const int n_tiles = tile.n_tiles, unmasked = (tile.first_position + 1) / FLASH_KEYS; /* tiles that every line sees */
+	struct flash_stage stage = {}, before = {};
 	float score[64], keep[2];
 	uint32_t weights[8][4];
 	if (group == 1 && n_tiles > 1)
 		named_arrive(FLASH_TURN, FLASH_CONSUMERS);
-	barrier_wait(&shared.full_keys[0], 0);
-	score_tile<HEAD_DIM>(score, query, shared.keys);
+	barrier_wait(&keys.full[0], 0);
+	score_tile<HEAD_DIM>(score, query, keys.tiles);
 	products_wait<0>();
 	products_hold(score);
-	give_back(&shared.empty_keys[0]);
+	give_back(&keys.empty[0]);
 	soften(lines, score, 0, unmasked == 0, keep);
 	pack_weights(score, weights);
 	products_hold(weights);
 #pragma unroll 1
 	for (int t = 1; t < n_tiles; t++) {
-		const int stage = t % FLASH_STAGES, before = (t - 1) % FLASH_STAGES;
+		stage.advance();
 		named_sync(FLASH_TURN + group, FLASH_CONSUMERS);
-		barrier_wait(&shared.full_keys[stage], t / FLASH_STAGES % 2);
-		score_tile<HEAD_DIM>(score, query, shared.keys + stage * shape::TILE_BYTES);
-		barrier_wait(&shared.full_values[before], (t - 1) / FLASH_STAGES % 2);
-		add_values<HEAD_DIM>(out, weights, shared.values + before * shape::TILE_BYTES);
+		barrier_wait(&keys.full[stage.number], stage.parity);
+		score_tile<HEAD_DIM>(score, query, keys.tiles + stage.number * shape::TILE_BYTES);
+		barrier_wait(&values.full[before.number], before.parity);
+		add_values<HEAD_DIM>(out, weights, values.tiles + before.number * shape::TILE_BYTES);
 		if (group == 0 || t + 1 < n_tiles)
 			named_arrive(FLASH_TURN + (1 - group), FLASH_CONSUMERS);
 		products_wait<1>();
 		products_hold(score);
-		give_back(&shared.empty_keys[stage]);
+		give_back(&keys.empty[stage.number]);
 		soften(lines, score, t * FLASH_KEYS, t >= unmasked, keep);
+		/* Peaks seldom move after the first tiles. The branch also holds the compiler from waiting before the exponentials. */
 		if (__any_sync(0xffffffffu, keep[0] != 1.0f || keep[1] != 1.0f)) {
 			products_wait<0>();
 			products_hold(out);
@@ -230,13 +230,14 @@ static __device__ __forceinline__ void attend_tiles(const struct flash_tile &til
 		}
 		products_wait<0>();
 		products_hold(out);
-		give_back(&shared.empty_values[before]);
+		give_back(&values.empty[before.number]);
+		before.advance();
 		pack_weights(score, weights);
 		products_hold(out);
 		products_hold(weights);
 	}
-	barrier_wait(&shared.full_values[(n_tiles - 1) % FLASH_STAGES], (n_tiles - 1) / FLASH_STAGES % 2);
-	add_values<HEAD_DIM>(out, weights, shared.values + (n_tiles - 1) % FLASH_STAGES * shape::TILE_BYTES);
+	barrier_wait(&values.full[before.number], before.parity);
+	add_values<HEAD_DIM>(out, weights, values.tiles + before.number * shape::TILE_BYTES);
 	products_wait<0>();
 	products_hold(out);
 }
@@ -245,7 +246,7 @@ static __device__ __forceinline__ void attend_tiles(const struct flash_tile &til
  * are dropped. */
 template <int HEAD_DIM>
 static __device__ __forceinline__ void multiply_all(const struct kn_attention &a, const struct attention_cut &cut,
-	const struct flash_tile &tile, const struct flash_shared &shared, uint8_t *query)
+	const struct flash_tile &tile, uint8_t *query, const struct flash_stages &keys, const struct flash_stages &values)
 {
 	const int thread = threadIdx.x - HOPPER_GROUP_THREADS, lane = thread % CUDA_WARP;
 	const int first_line = thread / CUDA_WARP * 16 + lane / 4;
@@ -259,7 +260,7 @@ static __device__ __forceinline__ void multiply_all(const struct kn_attention &a
 		lines.peak[i] = -INFINITY;
 		lines.sum[i] = 0.0f;
 	}
-	attend_tiles<HEAD_DIM>(tile, shared, thread / HOPPER_GROUP_THREADS, lines, out);
+	attend_tiles<HEAD_DIM>(tile, shared_address(query), keys, values, thread / HOPPER_GROUP_THREADS, lines, out);
 #pragma unroll
 	for (int i = 0; i < 2; i++) {
 		const int line = first_line + 8 * i, row = tile.first_row + line / tile.heads.count;
@@ -277,7 +278,7 @@ static __device__ __forceinline__ void multiply_all(const struct kn_attention &a
 	}
 }
 
-/* Block: one tile of rows and the query heads of one block (see attention_cut). Warpgroup 0: its first warp asks for copies;
+/* Block: one tile of rows and the query heads of one block (see attention_cut). Warpgroup 0: its first two warps ask for copies;
  * warpgroups 1 and 2: 64 lines each, all keys. Shared, 1024-byte aligned: queries, FLASH_STAGES tiles of keys, as many of values.
  */
 template <int HEAD_DIM>
@@ -287,14 +288,19 @@ __global__ void __launch_bounds__(FLASH_THREADS, 1)
 	using shape = flash_shape<HEAD_DIM>;
 	extern __shared__ uint8_t memory[];
 	__shared__ uint64_t barriers[4][FLASH_STAGES];
-	const uint32_t skip = -shared_address(memory) & (HOPPER_ATOM_BYTES - 1), base = shared_address(memory) + skip;
-	const struct flash_shared shared = {base, base + shape::QUERY_BYTES,
-		base + shape::QUERY_BYTES + FLASH_STAGES * shape::TILE_BYTES, barriers[0], barriers[1], barriers[2], barriers[3]};
+	uint8_t *query = memory + (-shared_address(memory) & (HOPPER_ATOM_BYTES - 1));
+	const struct flash_stages keys = {shared_address(query) + shape::QUERY_BYTES, barriers[0], barriers[1]};
+	const struct flash_stages values = {keys.tiles + FLASH_STAGES * shape::TILE_BYTES, barriers[2], barriers[3]};
 	struct flash_tile tile;
 	tile.first_row = (gridDim.x - 1 - blockIdx.x) * cut.tile_rows; /* those with most keys first */
 	const int n_rows = min(cut.tile_rows, cut.n_rows - tile.first_row);
 	tile.heads = heads_of_block(a, cut, blockIdx.y);
 	tile.n_lines = n_rows * tile.heads.count;
+	if (threadIdx.x < 4 * FLASH_STAGES) {
+		barrier_init(&barriers[threadIdx.x / FLASH_STAGES][threadIdx.x % FLASH_STAGES],
+			threadIdx.x / FLASH_STAGES % 2 ? FLASH_CONSUMERS / CUDA_WARP : 1);
+		barrier_init_done();
+	}
 	dependency_release();
 	dependency_wait();
 	if (!tile_is_prefill(a, cut, tile.first_row))
@@ -303,21 +309,16 @@ __global__ void __launch_bounds__(FLASH_THREADS, 1)
 	tile.last_position = a.positions[tile.first_row + n_rows - 1];
 	tile.n_tiles = tile.last_position / FLASH_KEYS + 1;
 	tile.table = a.block_tables + a.slots[tile.first_row] * a.block_table_stride;
-	if (threadIdx.x == 0) {
-		for (int i = 0; i < 2 * FLASH_STAGES; i++) {
-			barrier_init(&barriers[i / FLASH_STAGES][i % FLASH_STAGES], 1);
-			barrier_init(&barriers[2 + i / FLASH_STAGES][i % FLASH_STAGES], FLASH_CONSUMERS / CUDA_WARP);
-		}
-		barrier_init_done();
-	}
 	__syncthreads();
 	if (threadIdx.x < HOPPER_GROUP_THREADS) {
 		registers_decrease<FLASH_REGISTERS_COPYING>();
 		if (threadIdx.x < CUDA_WARP)
-			request_all<HEAD_DIM>(a, tile, shared);
+			request_all<HEAD_DIM>(a, tile, a.k_cache, keys);
+		else if (threadIdx.x < 2 * CUDA_WARP)
+			request_all<HEAD_DIM>(a, tile, a.v_cache, values);
 	} else {
 		registers_increase<FLASH_REGISTERS_MULTIPLYING>();
-		multiply_all<HEAD_DIM>(a, cut, tile, shared, memory + skip);
+		multiply_all<HEAD_DIM>(a, cut, tile, query, keys, values);
 	}
 }
 

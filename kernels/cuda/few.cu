@@ -21,7 +21,7 @@ struct few_args {
 	bool y_prepared; /* y in the weights' type, else fp32 */
 };
 
-/* Row of the matrix that is line `line` of a block's LINES: with SwiGLU the upper half of each 16 are ups of the lower half's
+/* Row of the matrix that is line `line` of all tiles' lines: with SwiGLU the upper half of each 16 are ups of the lower half's
  * gates. */
 static __device__ __forceinline__ int few_stored_row(const struct few_args &a, int line)
 {
@@ -55,10 +55,10 @@ template <enum pack_form FORM> static __device__ __forceinline__ void few_store(
 		((__half *)a.y)[at] = __float2half_rn(value);
 }
 
-/* What a lane loads next: chunks of a tile of weight rows, then of the block's next tile, so that loads stay in flight while a tile
- * is finished. Lines g and g + 8 of each 16 rows, columns 8t to 8t + 7 of every 32. */
-template <int MATRICES, int WARPS> struct few_cursor {
-	int64_t row_at[MATRICES][2];
+/* What a lane loads next: chunks of a tile of 16 weight rows, then of the block's next tile, so that loads stay in flight while a
+ * tile is finished. Lines g and g + 8, columns 8t to 8t + 7 of every 32. */
+template <int WARPS> struct few_cursor {
+	int64_t row_at[2];
 	int tile, round;
 
 	__device__ __forceinline__ void enter(const struct few_args &a, int to)
@@ -66,11 +66,8 @@ template <int MATRICES, int WARPS> struct few_cursor {
 		tile = to;
 		round = 0;
 #pragma unroll
-		for (int m = 0; m < MATRICES; m++)
-#pragma unroll
-			for (int line = 0; line < 2; line++)
-				row_at[m][line] = a.cols *
-					few_stored_row(a, (to * MATRICES + m) * 16 + line * 8 + threadIdx.x % CUDA_WARP / 4);
+		for (int line = 0; line < 2; line++)
+			row_at[line] = a.cols * few_stored_row(a, to * 16 + line * 8 + threadIdx.x % CUDA_WARP / 4);
 	}
 	__device__ __forceinline__ int64_t column() const
 	{
@@ -83,63 +80,57 @@ template <int MATRICES, int WARPS> struct few_cursor {
 	}
 };
 
-/* Weights of one chunk: MATRICES tiles of 16 rows, two stretches of 32 columns. */
-template <int MATRICES> struct few_chunk {
-	uint4 w[MATRICES][2][2];
+/* Weights of one chunk: two lines, two stretches of 32 columns. */
+struct few_chunk {
+	uint4 w[2][2];
 
-	template <int WARPS>
-	__device__ __forceinline__ void load(const struct few_args &a, struct few_cursor<MATRICES, WARPS> &cursor)
+	template <int WARPS> __device__ __forceinline__ void load(const struct few_args &a, struct few_cursor<WARPS> &cursor)
 	{
 		const int64_t column = cursor.column(), end = cursor.tile < a.n_tiles ? a.cols : 0;
 #pragma unroll
-		for (int m = 0; m < MATRICES; m++)
+		for (int line = 0; line < 2; line++)
 #pragma unroll
-			for (int line = 0; line < 2; line++)
-#pragma unroll
-				for (int half = 0; half < 2; half++)
-					w[m][line][half] = load_streaming(
-						a.weights, cursor.row_at[m][line] + column + half * 32, column + half * 32 < end);
+			for (int half = 0; half < 2; half++)
+				w[line][half] = load_streaming(
+					a.weights, cursor.row_at[line] + column + half * 32, column + half * 32 < end);
 		cursor.advance(a);
 	}
 };
 
 /* Sums of a tile over its warps. Neighbouring threads write neighbouring elements of one activation row. */
-template <enum pack_form FORM, int MATRICES, int TILES, int WARPS>
-static __device__ __forceinline__ void few_finish(
-	const struct few_args &a, int tile, const float (*partial)[MATRICES * 16][TILES * 8 + 1])
+template <enum pack_form FORM, int TILES, int WARPS>
+static __device__ __forceinline__ void few_finish(const struct few_args &a, int tile, const float (*partial)[16][TILES * 8 + 1])
 {
-	const int first_line = tile * (MATRICES * 16);
-	for (int i = threadIdx.x; i < MATRICES * 16 * TILES * 8; i += WARPS * CUDA_WARP) {
-		const int line = i % (MATRICES * 16), row = i / (MATRICES * 16);
-		if (row >= a.n_rows || first_line + line >= a.rows)
+	for (int i = threadIdx.x; i < 16 * TILES * 8; i += WARPS * CUDA_WARP) {
+		const int line = i % 16, row = i / 16;
+		if (row >= a.n_rows || tile * 16 + line >= a.rows)
 			continue;
 		float value = 0.0f, up = 0.0f;
 #pragma unroll
 		for (int w = 0; w < WARPS; w++)
 			value += partial[w][line][row];
 		if (a.epilogue == KN_SWIGLU) {
-			if (line % 16 >= 8)
+			if (line >= 8)
 				continue;
 #pragma unroll
 			for (int w = 0; w < WARPS; w++)
 				up += partial[w][line + 8][row];
-			few_store<FORM>(a, row * a.y_stride + (first_line + line) / 16 * 8 + line % 8, swiglu(value, up));
+			few_store<FORM>(a, row * a.y_stride + tile * 8 + line, swiglu(value, up));
 		} else {
-			few_store<FORM>(a, row * a.y_stride + first_line + line, value);
+			few_store<FORM>(a, row * a.y_stride + tile * 16 + line, value);
 		}
 	}
 }
 
-/* Block: every gridDim.x-th tile of MATRICES * 16 weight rows. Warp: every WARPS-th chunk of the columns. Lane (g, t): weight rows
- * g and g + 8 of each 16 and activation row g of each 8, columns 8t to 8t + 7 of every 32. */
-template <enum pack_form FORM, int MATRICES, int TILES, int WARPS, int BLOCKS_PER_SM>
+/* Block: every gridDim.x-th tile of 16 weight rows. Warp: every WARPS-th chunk of the columns. Lane (g, t): weight rows g and g + 8,
+ * activation row g of each 8, columns 8t to 8t + 7 of every 32. */
+template <enum pack_form FORM, int TILES, int WARPS, int BLOCKS_PER_SM>
 __global__ void __launch_bounds__(WARPS *CUDA_WARP, BLOCKS_PER_SM) few_kernel(const struct few_args a)
 {
-	constexpr int BUFFERS = WARPS * MATRICES * TILES <= 32 ? 2 : 1; /* two spare a barrier a tile; one fits in 48 KB */
-	__shared__ float partial[BUFFERS][WARPS][MATRICES * 16][TILES * 8 + 1];
+	__shared__ float partial[2][WARPS][16][TILES * 8 + 1]; /* in turns, so that a tile needs one barrier */
 	const int warp = threadIdx.x / CUDA_WARP, lane = threadIdx.x % CUDA_WARP, g = lane / 4, t = lane % 4;
-	struct few_cursor<MATRICES, WARPS> cursor;
-	struct few_chunk<MATRICES> now, next;
+	struct few_cursor<WARPS> cursor;
+	struct few_chunk now, next;
 	cursor.enter(a, blockIdx.x);
 	now.load(a, cursor);
 	next.load(a, cursor);
@@ -151,8 +142,8 @@ __global__ void __launch_bounds__(WARPS *CUDA_WARP, BLOCKS_PER_SM) few_kernel(co
 		x_at[n] = (const uint16_t *)a.x + min(n * 8 + g, a.n_rows - 1) * a.x_stride;
 	int buffer = 0;
 #pragma unroll 1
-	for (int tile = blockIdx.x; tile < a.n_tiles; tile += gridDim.x) {
-		float sums[MATRICES][TILES][4] = {};
+	for (int tile = blockIdx.x; tile < a.n_tiles; tile += gridDim.x, buffer ^= 1) {
+		float sums[TILES][4] = {};
 #pragma unroll 2
 		for (int round = 0; round < a.n_rounds; round++) { /* the same for all lanes: products need them all */
 			const int64_t column = (round * WARPS + warp) * FEW_CHUNK + t * 8;
@@ -164,53 +155,46 @@ __global__ void __launch_bounds__(WARPS *CUDA_WARP, BLOCKS_PER_SM) few_kernel(co
 					x[n][half] = column + half * 32 < a.cols ? *(const uint4 *)(x_at[n] + column + half * 32)
 										 : make_uint4(0, 0, 0, 0);
 #pragma unroll
-			for (int half = 0; half < 2; half++)
+			for (int half = 0; half < 2; half++) {
+				const uint4 low = now.w[0][half], high = now.w[1][half];
+				const uint32_t first[4] = {low.x, high.x, low.y, high.y}, second[4] = {low.z, high.z, low.w, high.w};
 #pragma unroll
-				for (int m = 0; m < MATRICES; m++) {
-					const uint4 low = now.w[m][0][half], high = now.w[m][1][half];
-					const uint32_t first[4] = {low.x, high.x, low.y, high.y},
-						       second[4] = {low.z, high.z, low.w, high.w};
-#pragma unroll
-					for (int n = 0; n < TILES; n++) {
-						mma<FORM>(sums[m][n], first, x[n][half].x, x[n][half].y);
-						mma<FORM>(sums[m][n], second, x[n][half].z, x[n][half].w);
-					}
+				for (int n = 0; n < TILES; n++) {
+					mma<FORM>(sums[n], first, x[n][half].x, x[n][half].y);
+					mma<FORM>(sums[n], second, x[n][half].z, x[n][half].w);
 				}
+			}
 			now = next;
 			next.load(a, cursor);
 		}
-		if (BUFFERS == 1)
-			__syncthreads(); /* the tile before was read */
 #pragma unroll
-		for (int m = 0; m < MATRICES; m++)
+		for (int n = 0; n < TILES; n++)
 #pragma unroll
-			for (int n = 0; n < TILES; n++)
-#pragma unroll
-				for (int i = 0; i < 4; i++)
-					partial[buffer][warp][m * 16 + g + i / 2 * 8][n * 8 + 2 * t + i % 2] = sums[m][n][i];
+			for (int i = 0; i < 4; i++)
+				partial[buffer][warp][g + i / 2 * 8][n * 8 + 2 * t + i % 2] = sums[n][i];
 		__syncthreads();
-		few_finish<FORM, MATRICES, TILES, WARPS>(a, tile, partial[buffer]);
-		buffer = (buffer + 1) % BUFFERS;
+		few_finish<FORM, TILES, WARPS>(a, tile, partial[buffer]);
 	}
 }
 
-template <enum pack_form FORM, int MATRICES, int TILES, int WARPS, int BLOCKS_PER_SM>
+template <enum pack_form FORM, int TILES, int WARPS, int BLOCKS_PER_SM>
 static cudaError_t launch(struct kn_backend *backend, struct few_args args)
 {
 	const int most = backend->n_sms * BLOCKS_PER_SM;
-	args.n_tiles = (args.rows + MATRICES * 16 - 1) / (MATRICES * 16);
 	args.n_rounds = (int)((args.cols + WARPS * FEW_CHUNK - 1) / (WARPS * FEW_CHUNK));
 	return launch_dependent(backend->stream, dim3(args.n_tiles < most ? args.n_tiles : most), dim3(WARPS * CUDA_WARP), 0,
-		few_kernel<FORM, MATRICES, TILES, WARPS, BLOCKS_PER_SM>, args);
+		few_kernel<FORM, TILES, WARPS, BLOCKS_PER_SM>, args);
 }
 
-/* Long columns take two tiles of weight rows a block, which halves how often activations are read; where that would leave
- * processors idle, one. Three blocks of 8 warps, or one of 16, keep about 100 KB of loads in flight. */
-template <enum pack_form FORM, int TILES> static cudaError_t launch_for(struct kn_backend *backend, const struct few_args &args)
+/* One block a processor where that takes all tiles, three where only they hold them all at once, else two: measured, see NOTES.md. */
+template <enum pack_form FORM, int TILES> static cudaError_t launch_for(struct kn_backend *backend, struct few_args args)
 {
-	if (args.cols > 4096 && args.rows / 32 >= backend->n_sms * 9 / 10)
-		return launch<FORM, 2, TILES, 16, 1>(backend, args);
-	return launch<FORM, 1, TILES, 8, 3>(backend, args);
+	args.n_tiles = (args.rows + 15) / 16;
+	if (args.n_tiles <= backend->n_sms)
+		return launch<FORM, TILES, 16, 1>(backend, args);
+	if (args.n_tiles > 2 * backend->n_sms && args.n_tiles <= 3 * backend->n_sms)
+		return launch<FORM, TILES, 8, 3>(backend, args);
+	return launch<FORM, TILES, 8, 2>(backend, args);
 }
 
 enum status kn_cuda_few(struct kn_backend *backend, const struct kn_matmul *args, int n_rows, struct err *err)

@@ -83,17 +83,25 @@ static __device__ __forceinline__ void bulk_copy(uint32_t to, const void *from, 
 
 /* --- warpgroup products ------------------------------------------------------------------------------------------- */
 
-/* Operand whose lines run along the product's depth; a step of 16 elements in depth is 32 bytes further. */
-static __device__ __forceinline__ uint64_t tile_along_depth(uint32_t address)
+/* What the tensor cores are told about a swizzled operand in shared memory. */
+static __device__ __forceinline__ uint64_t tile_at(uint32_t address, int leading_bytes, int stride_bytes)
 {
-	return (uint64_t)(address >> 4 & 0x3fff) | 1ull << 16 | (uint64_t)(HOPPER_ATOM_BYTES >> 4) << 32 | 1ull << 62;
+	return (uint64_t)(address >> 4 & 0x3fff) | (uint64_t)(leading_bytes >> 4) << 16 | (uint64_t)(stride_bytes >> 4) << 32 |
+		1ull << 62;
 }
 
-/* Operand whose lines run across it, each line one step in depth; parts of 64 elements are part_bytes apart. */
-static __device__ __forceinline__ uint64_t tile_across_depth(uint32_t address, int part_bytes)
+/* Operand whose lines run along the product's depth, atoms of eight lines group_bytes apart; a step of 16 elements in depth is 32
+ * bytes further. */
+static __device__ __forceinline__ uint64_t tile_along_depth(uint32_t address, int group_bytes)
 {
-	return (uint64_t)(address >> 4 & 0x3fff) | (uint64_t)(part_bytes >> 4) << 16 | (uint64_t)(HOPPER_ATOM_BYTES >> 4) << 32 |
-		1ull << 62;
+	return tile_at(address, 16, group_bytes); /* the first distance is not used with this swizzle */
+}
+
+/* Operand whose lines run across it, each line one step in depth, atoms of eight steps group_bytes apart; the parts of 64 elements of
+ * a line are part_bytes apart. */
+static __device__ __forceinline__ uint64_t tile_across_depth(uint32_t address, int part_bytes, int group_bytes)
+{
+	return tile_at(address, part_bytes, group_bytes);
 }
 
 /* Before the first product after accumulators or register operands were written. */

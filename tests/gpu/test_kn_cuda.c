@@ -350,6 +350,7 @@ static void attention_agrees_whole_in_chunks_and_step_by_step(void **state)
 		{14, 2, 64, 0, KN_KV_F32},
 		{24, 3, 128, 1, KN_KV_F16},
 		{4, 4, 64, 0, KN_KV_F16},
+		{4, 2, 256, 0, KN_KV_F16},
 	};
 	const int length = 700;
 	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
