@@ -58,14 +58,10 @@ __global__ void __launch_bounds__(APPEND_THREADS) append_kernel(const struct kn_
 			pack_f16(low.x, low.y), pack_f16(low.z, low.w), pack_f16(high.x, high.y), pack_f16(high.z, high.w));
 		return;
 	}
-	const struct four_pairs pairs = rotate_four(a, from, position, piece * 4, 1.0f);
+	const int2 runs = runs_of(a, piece * 4);
 	__half *keys = (__half *)a.k_cache + block;
-	if (a.rope_interleaved) {
-		*(uint4 *)(keys + cache_place(a.head_dim, line, piece * 8)) = pairs.interleaved();
-	} else {
-		*(uint2 *)(keys + cache_place(a.head_dim, line, piece * 4)) = pairs.firsts();
-		*(uint2 *)(keys + cache_place(a.head_dim, line, piece * 4 + a.head_dim / 2)) = pairs.seconds();
-	}
+	store_pairs(rotate_four(a, from, position, piece * 4, 1.0f), a.rope_interleaved,
+		keys + cache_place(a.head_dim, line, runs.x), keys + cache_place(a.head_dim, line, runs.y));
 }
 
 static cudaError_t rope_append(struct kn_backend *backend, const struct kn_attention *args, int n_rows)

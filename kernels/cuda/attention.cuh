@@ -35,7 +35,7 @@ struct attention_heads {
 static __device__ __forceinline__ struct attention_heads heads_of_block(
 	const struct kn_attention &a, const struct attention_cut &cut, int block)
 {
-	const int kv = block / cut.parts, part = block % cut.parts;
+	const int kv = cut.parts == 1 ? block : block / cut.parts, part = block - kv * cut.parts;
 	const int first = kv * cut.group + part * cut.heads_per_block;
 	return {first, min(cut.heads_per_block, cut.group - part * cut.heads_per_block),
 		a.uniform_groups ? kv : a.kv_head_of_head[first]};
@@ -60,9 +60,9 @@ static __device__ __forceinline__ int64_t cache_at(const struct kn_attention &a,
 	return ((int64_t)block * a.n_kv_heads + kv_head) * KN_KV_BLOCK_TOKENS * a.head_dim;
 }
 
-/* Place of element d of a line inside the block of one KV head, fp16. Heads of whole parts of CACHE_PART elements are kept in groups
- * of CACHE_GROUP lines, a group part by part, and the 16-byte pieces of a part permuted as in the tiles of hopper.cuh: blocks
- * copied one behind the other as they are form such a tile, and loads of matrices hit every bank once. */
+/* Place of element d of a line inside the block of one KV head, fp16. Heads of whole parts of CACHE_PART elements are kept in
+ * groups of CACHE_GROUP lines, a group part by part, and the 16-byte pieces of a part permuted as in the tiles of hopper.cuh:
+ * blocks copied one behind the other as they are form such a tile, and loads of matrices hit every bank once. */
 static __device__ __forceinline__ int cache_place(int head_dim, int line, int d)
 {
 	if (head_dim % CACHE_PART != 0)
@@ -86,21 +86,20 @@ static __device__ __forceinline__ void store_out(
 {
 	if (cut.out_form == PACK_F32)
 		a.out[at] = value;
-	else if (cut.out_form == PACK_BF16)
-		((__nv_bfloat16 *)a.out)[at] = __float2bfloat16_rn(value);
 	else
-		((__half *)a.out)[at] = __float2half_rn(value);
+		((uint16_t *)a.out)[at] = cut.out_form == PACK_BF16 ? __bfloat16_as_ushort(__float2bfloat16_rn(value))
+								    : __half_as_ushort(__float2half_rn(value));
 }
 
 static __device__ __forceinline__ void store_out_pair(
 	const struct kn_attention &a, const struct attention_cut &cut, int64_t at, float2 value)
 {
+	const __nv_bfloat162 bf16 = __float22bfloat162_rn(value);
 	if (cut.out_form == PACK_F32)
 		*(float2 *)(a.out + at) = value;
-	else if (cut.out_form == PACK_BF16)
-		*(__nv_bfloat162 *)((__nv_bfloat16 *)a.out + at) = __float22bfloat162_rn(value);
 	else
-		*(__half2 *)((__half *)a.out + at) = __float22half2_rn(value);
+		*(uint32_t *)((uint16_t *)a.out + at) =
+			cut.out_form == PACK_BF16 ? *(const uint32_t *)&bf16 : pack_f16(value.x, value.y);
 }
 
 /* Rotation of one pair, each rounding written out so that every kernel that does it gives the same bits. */
@@ -115,31 +114,45 @@ static __device__ __forceinline__ int2 pair_at(const struct kn_attention &a, int
 	return a.rope_interleaved ? make_int2(2 * pair, 2 * pair + 1) : make_int2(pair, pair + a.head_dim / 2);
 }
 
-/* Four neighbouring pairs of a head, in fp16 words as they lie beside each other. */
+/* Four neighbouring pairs of a head. */
 struct four_pairs {
 	float x[4], y[4];
-
-	__device__ __forceinline__ uint4 interleaved() const
-	{
-		return make_uint4(pack_f16(x[0], y[0]), pack_f16(x[1], y[1]), pack_f16(x[2], y[2]), pack_f16(x[3], y[3]));
-	}
-	__device__ __forceinline__ uint2 firsts() const
-	{
-		return make_uint2(pack_f16(x[0], x[1]), pack_f16(x[2], x[3]));
-	}
-	__device__ __forceinline__ uint2 seconds() const
-	{
-		return make_uint2(pack_f16(y[0], y[1]), pack_f16(y[2], y[3]));
-	}
 };
+
+/* Where a head's four pairs from number pair on lie: two runs of four elements each, which begin at x and at y. */
+static __device__ __forceinline__ int2 runs_of(const struct kn_attention &a, int pair)
+{
+	return a.rope_interleaved ? make_int2(2 * pair, 2 * pair + 4) : make_int2(pair, pair + a.head_dim / 2);
+}
+
+/* Stores pairs as fp16 in those two runs. */
+static __device__ __forceinline__ void store_pairs(const struct four_pairs &p, bool interleaved, __half *first, __half *second)
+{
+	*(uint2 *)first = interleaved ? make_uint2(pack_f16(p.x[0], p.y[0]), pack_f16(p.x[1], p.y[1]))
+				      : make_uint2(pack_f16(p.x[0], p.x[1]), pack_f16(p.x[2], p.x[3]));
+	*(uint2 *)second = interleaved ? make_uint2(pack_f16(p.x[2], p.y[2]), pack_f16(p.x[3], p.y[3]))
+				       : make_uint2(pack_f16(p.y[0], p.y[1]), pack_f16(p.y[2], p.y[3]));
+}
+
+/* What store_pairs loses. */
+static __device__ __forceinline__ struct four_pairs rest_of(const struct four_pairs &p)
+{
+	struct four_pairs out;
+#pragma unroll
+	for (int k = 0; k < 4; k++) {
+		out.x[k] = p.x[k] - __half2float(__float2half_rn(p.x[k]));
+		out.y[k] = p.y[k] - __half2float(__float2half_rn(p.y[k]));
+	}
+	return out;
+}
 
 /* Pairs pair to pair + 3 of a head, rotated and times scale. */
 static __device__ __forceinline__ struct four_pairs rotate_four(
 	const struct kn_attention &a, const float *head, int position, int pair, float scale)
 {
 	const bool interleaved = a.rope_interleaved;
-	const float4 low = *(const float4 *)(head + (interleaved ? 2 * pair : pair));
-	const float4 high = *(const float4 *)(head + (interleaved ? 2 * pair + 4 : pair + a.head_dim / 2));
+	const int2 runs = runs_of(a, pair);
+	const float4 low = *(const float4 *)(head + runs.x), high = *(const float4 *)(head + runs.y);
 	const float4 *turns = (const float4 *)(a.rope_cos_sin + (int64_t)position * a.head_dim + 2 * pair);
 	const float4 first = turns[0], second = turns[1];
 	const float2 turn[4] = {{first.x, first.y}, {first.z, first.w}, {second.x, second.y}, {second.z, second.w}};

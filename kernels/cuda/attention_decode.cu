@@ -38,7 +38,10 @@ static __device__ __forceinline__ struct decode_row find_row(const struct kn_att
 	const int tokens = (r.position + ATTENTION_SPLITS_MAX) / ATTENTION_SPLITS_MAX;
 	r.split_tokens =
 		max((tokens + KN_KV_BLOCK_TOKENS - 1) / KN_KV_BLOCK_TOKENS * KN_KV_BLOCK_TOKENS, ATTENTION_SPLIT_TOKENS_MIN);
-	r.n_splits = r.position / r.split_tokens + 1;
+	r.n_splits = 1;
+#pragma unroll 1
+	while (r.n_splits * r.split_tokens <= r.position) /* seldom: a division would be more code */
+		r.n_splits++;
 	r.table = a.block_tables + slot * a.block_table_stride;
 	r.heads = heads_of_block(a, cut, blockIdx.y);
 	return r;
@@ -48,14 +51,15 @@ static __device__ __forceinline__ struct decode_row find_row(const struct kn_att
 static __device__ __forceinline__ bool any_tile_is_mixed(const struct kn_attention &a, const struct attention_cut &cut)
 {
 	bool mixed = false;
-#pragma unroll 4
+#pragma unroll 1
 	for (int i = threadIdx.x + 1; i < cut.n_rows; i += blockDim.x)
 		mixed = mixed || (i % cut.tile_rows != 0 && a.slots[i] != a.slots[i - 1]);
 	return __syncthreads_or(mixed);
 }
 
 /* Asks for one tile of keys or values as one group of copies; an empty one past the split's end. Of a tile that reaches this step's
- * own tokens only older lines are copied; lines past the row's own key are zeroed. */
+ * own tokens only older lines are copied; lines past the row's own key are zeroed. Code is kept short here and below: a warp runs
+ * most of it once or twice, so fetching instructions counts. */
 template <int HEAD_DIM>
 static __device__ __forceinline__ void request_tile(
 	const struct kn_attention &a, const struct decode_row &r, const void *cache, int token, int end, __half *tile)
@@ -63,21 +67,27 @@ static __device__ __forceinline__ void request_tile(
 	constexpr int PIECES = KN_KV_BLOCK_TOKENS * HEAD_DIM / 8 / CUDA_WARP;
 	const int lane = threadIdx.x % CUDA_WARP;
 	if (token < end) {
-		const __half *from = (const __half *)cache +
-			cache_at(a, r.table[token / KN_KV_BLOCK_TOKENS], r.heads.kv_head) + lane * 8;
+		const __half *from =
+			(const __half *)cache + cache_at(a, r.table[token / KN_KV_BLOCK_TOKENS], r.heads.kv_head) + lane * 8;
 		const uint32_t to = shared_address(tile + lane * 8);
-		const bool all_old = token + KN_KV_BLOCK_TOKENS <= r.first_fresh;
+		if (token + KN_KV_BLOCK_TOKENS <= r.first_fresh) {
 #pragma unroll
-		for (int i = 0; i < PIECES; i++) {
-			const int line = token + cache_piece(HEAD_DIM, lane + i * CUDA_WARP).x;
-			if (all_old || line < r.first_fresh || line > r.position)
-				copy_async(to + i * (CUDA_WARP * 16), from + i * (CUDA_WARP * 8), all_old || line <= r.position);
+			for (int i = 0; i < PIECES; i++)
+				copy_async(to + i * (CUDA_WARP * 16), from + i * (CUDA_WARP * 8), true);
+		} else {
+#pragma unroll 1
+			for (int i = 0; i < PIECES; i++) {
+				const int line = token + cache_piece(HEAD_DIM, lane + i * CUDA_WARP).x;
+				if (line < r.first_fresh || line > r.position)
+					copy_async(to + i * (CUDA_WARP * 16), from + i * (CUDA_WARP * 8), line <= r.position);
+			}
 		}
 	}
 	copy_async_commit();
 }
 
-/* Keys and values of this step that lie in a tile of the split; the row's own are appended to the cache. */
+/* Keys and values of this step that lie in a tile of the split; the row's own are appended to the cache. Lane: four pairs of a key
+ * or of a value, which is taken as if it were interleaved. */
 template <int HEAD_DIM>
 static __device__ __forceinline__ void fill_fresh(
 	const struct kn_attention &a, const struct decode_row &r, int token_begin, int end, __half *keys, __half *values)
@@ -85,29 +95,25 @@ static __device__ __forceinline__ void fill_fresh(
 	const int lane = threadIdx.x % CUDA_WARP, width = (a.n_heads + 2 * a.n_kv_heads) * HEAD_DIM;
 #pragma unroll 1
 	for (int token = max(token_begin, r.first_fresh); token < min(token_begin + KN_KV_BLOCK_TOKENS, end); token++) {
-		const int line = token - token_begin;
 		const float *k =
 			a.qkv + (int64_t)(r.first_row + token - r.first_fresh) * width + (a.n_heads + r.heads.kv_head) * HEAD_DIM;
-		const float *v = k + a.n_kv_heads * HEAD_DIM;
-		const bool own = token == r.position;
-		const int64_t at = own ? cache_at(a, r.table[token / KN_KV_BLOCK_TOKENS], r.heads.kv_head) : 0;
-#pragma unroll
-		for (int pair = lane; pair < HEAD_DIM / 2; pair += CUDA_WARP) {
-			const int2 element = pair_at(a, pair);
-			const float2 turn = *(const float2 *)(a.rope_cos_sin + (int64_t)token * HEAD_DIM + 2 * pair);
-			const float2 key = rotate(k[element.x], k[element.y], turn), value = *(const float2 *)(v + 2 * pair);
-			const __half x = __float2half_rn(key.x), y = __float2half_rn(key.y);
-			const __half2 both = __floats2half2_rn(value.x, value.y);
-			const int x_at = cache_place(HEAD_DIM, line, element.x), y_at = cache_place(HEAD_DIM, line, element.y),
-				  both_at = cache_place(HEAD_DIM, line, 2 * pair);
-			keys[x_at] = x;
-			keys[y_at] = y;
-			*(__half2 *)(values + both_at) = both;
-			if (own) {
-				((__half *)a.k_cache)[at + x_at] = x;
-				((__half *)a.k_cache)[at + y_at] = y;
-				*(__half2 *)((__half *)a.v_cache + at + both_at) = both;
-			}
+		const int64_t cached = cache_at(a, r.table[token / KN_KV_BLOCK_TOKENS], r.heads.kv_head);
+#pragma unroll 1
+		for (int i = lane; i < HEAD_DIM / 4; i += CUDA_WARP) {
+			const bool is_key = i < HEAD_DIM / 8;
+			const int pair = (is_key ? i : i - HEAD_DIM / 8) * 4, line = token - token_begin;
+			const bool interleaved = a.rope_interleaved || !is_key;
+			const int2 runs = is_key ? runs_of(a, pair) : make_int2(2 * pair, 2 * pair + 4);
+			const int first = cache_place(HEAD_DIM, line, runs.x), second = cache_place(HEAD_DIM, line, runs.y);
+			const float *v = k + a.n_kv_heads * HEAD_DIM + 2 * pair;
+			struct four_pairs pairs = {{v[0], v[2], v[4], v[6]}, {v[1], v[3], v[5], v[7]}};
+			if (is_key)
+				pairs = rotate_four(a, k, token, pair, 1.0f);
+			__half *tile = is_key ? keys : values;
+			store_pairs(pairs, interleaved, tile + first, tile + second);
+			tile = (__half *)(is_key ? a.k_cache : a.v_cache) + cached;
+			if (token == r.position)
+				store_pairs(pairs, interleaved, tile + first, tile + second);
 		}
 	}
 }
@@ -118,20 +124,13 @@ static __device__ __forceinline__ void fill_query(
 	const struct kn_attention &a, const struct decode_row &r, __half (*query)[decode_shape<HEAD_DIM>::QUERY_LINE])
 {
 	const float *q = a.qkv + (int64_t)r.row * ((a.n_heads + 2 * a.n_kv_heads) * HEAD_DIM) + r.heads.first * HEAD_DIM;
-	const float scale = a.scale * LOG2_E;
 #pragma unroll 1
-	for (int i = threadIdx.x; i < r.heads.count * (HEAD_DIM / 2); i += decode_shape<HEAD_DIM>::THREADS) {
-		const int head = i / (HEAD_DIM / 2), pair = i % (HEAD_DIM / 2);
-		const int2 element = pair_at(a, pair);
-		float2 value = make_float2(q[head * HEAD_DIM + element.x], q[head * HEAD_DIM + element.y]);
-		value = rotate(value.x, value.y, *(const float2 *)(a.rope_cos_sin + (int64_t)r.position * HEAD_DIM + 2 * pair));
-		value.x *= scale;
-		value.y *= scale;
-		const __half x = __float2half_rn(value.x), y = __float2half_rn(value.y);
-		query[head][element.x] = x;
-		query[head][element.y] = y;
-		query[head + 8][element.x] = __float2half_rn(value.x - __half2float(x));
-		query[head + 8][element.y] = __float2half_rn(value.y - __half2float(y));
+	for (int i = threadIdx.x; i < r.heads.count * (HEAD_DIM / 8); i += decode_shape<HEAD_DIM>::THREADS) {
+		const int head = i / (HEAD_DIM / 8), pair = i % (HEAD_DIM / 8) * 4;
+		const int2 runs = runs_of(a, pair);
+		const struct four_pairs pairs = rotate_four(a, q + head * HEAD_DIM, r.position, pair, a.scale * LOG2_E);
+		store_pairs(pairs, a.rope_interleaved, &query[head][runs.x], &query[head][runs.y]);
+		store_pairs(rest_of(pairs), a.rope_interleaved, &query[head + 8][runs.x], &query[head + 8][runs.y]);
 	}
 }
 
@@ -140,7 +139,8 @@ template <int HEAD_DIM> struct decode_state {
 	float out[HEAD_DIM / 8][4], peak, sum;
 };
 
-/* Address of element d of a matrix's line for this lane in a tile: line and column (0 or 8) are the lane's, d is a multiple of 16. */
+/* Address of element d of a matrix's line for this lane in a tile: line and column (0 or 8) are the lane's, d is a multiple of 16.
+ */
 template <int HEAD_DIM> struct tile_lane {
 	uint32_t start;
 	int turn; /* of the line's pieces, in elements */
@@ -148,7 +148,8 @@ template <int HEAD_DIM> struct tile_lane {
 	__device__ __forceinline__ tile_lane(const __half *tile, int line, int column)
 	{
 		const bool turned = HEAD_DIM % CACHE_PART == 0;
-		start = shared_address(tile + (turned ? cache_place(HEAD_DIM, line, 0) & ~(CACHE_PART - 1) : line * HEAD_DIM + column));
+		start = shared_address(
+			tile + (turned ? cache_place(HEAD_DIM, line, 0) & ~(CACHE_PART - 1) : line * HEAD_DIM + column));
 		turn = turned ? line % CACHE_GROUP * 8 ^ column : 0;
 	}
 	__device__ __forceinline__ uint32_t at(int d) const
@@ -265,6 +266,79 @@ static __device__ __forceinline__ void merge_splits(
 	}
 }
 
+/* Results of a block's warps for one split. */
+struct decode_results {
+	float peaks[decode_shape<128>::WARPS][ATTENTION_HEADS_PER_BLOCK], sums[decode_shape<128>::WARPS][ATTENTION_HEADS_PER_BLOCK];
+};
+
+/* A warp leaves its results: sums over its tiles, over the first of its tiles of keys. */
+template <int HEAD_DIM>
+static __device__ __forceinline__ void leave_results(
+	const struct decode_state<HEAD_DIM> &state, float *result, struct decode_results &results)
+{
+	const int warp = threadIdx.x / CUDA_WARP, lane = threadIdx.x % CUDA_WARP;
+	float sum = state.sum;
+	sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+	sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+#pragma unroll
+	for (int i = 0; i < HEAD_DIM / 8; i++)
+		*(float2 *)(result + result_at<HEAD_DIM>(lane / 4, 8 * i + lane % 4 * 2)) =
+			make_float2(state.out[i][0] + state.out[i][2], state.out[i][1] + state.out[i][3]);
+	if (lane % 4 == 0) {
+		results.peaks[warp][lane / 4] = state.peak;
+		results.sums[warp][lane / 4] = sum;
+	}
+}
+
+/* Adds the warps' results in warp order: into the row's output where this is its only split, else into partial. Warps without a
+ * tile count nothing. */
+template <int HEAD_DIM>
+static __device__ __forceinline__ void merge_warps(const struct kn_attention &a, const struct attention_cut &cut,
+	const struct decode_row &r, const __half *tiles, const struct decode_results &results, float *partial)
+{
+	using shape = decode_shape<HEAD_DIM>;
+#pragma unroll 1
+	for (int i = threadIdx.x; i < r.heads.count * HEAD_DIM; i += shape::THREADS) {
+		const int head = i / HEAD_DIM, d = i % HEAD_DIM;
+		float top = -INFINITY, total = 0.0f, divisor = 0.0f;
+#pragma unroll
+		for (int w = 0; w < shape::WARPS; w++)
+			top = fmaxf(top, results.peaks[w][head]);
+#pragma unroll
+		for (int w = 0; w < shape::WARPS; w++) {
+			const float scale = exp2_fast(results.peaks[w][head] - top);
+			total = fmaf(scale, ((const float *)(tiles + w * shape::TILE))[result_at<HEAD_DIM>(head, d)], total);
+			divisor = fmaf(scale, results.sums[w][head], divisor);
+		}
+		if (r.n_splits == 1) {
+			store_out(a, cut, ((int64_t)r.row * a.n_heads + r.heads.first) * HEAD_DIM + i, __fdividef(total, divisor));
+			continue;
+		}
+		partial[i] = total;
+		if (d == 0) {
+			partial[cut.heads_per_block * HEAD_DIM + head] = top;
+			partial[cut.heads_per_block * (HEAD_DIM + 1) + head] = divisor;
+		}
+	}
+}
+
+/* Whether this block is the last of those that share a row's splits. Asked by whole blocks that have written theirs. */
+static __device__ __forceinline__ bool is_last_split(const struct decode_row &r, uint32_t *ticket)
+{
+	bool last = false;
+	__threadfence();
+	__syncthreads();
+	if (threadIdx.x == 0) {
+		last = atomicAdd(ticket, 1) == min((int)gridDim.x, r.n_splits) - 1;
+		if (last)
+			*ticket = 0; /* ready for the next step */
+	}
+	last = __syncthreads_or(last);
+	if (last)
+		__threadfence();
+	return last;
+}
+
 /* Block: blockIdx.x-th, gridDim.x-th further splits of the keys of every gridDim.z-th row, for query heads that share a KV head.
  * Warp: every WARPS-th tile of 16 keys of the split, which is one block of the cache, in its own parts of shared memory.
  * Cached keys of the first tiles are asked for before the wait for the kernel in front: no kernel of this step writes them.
@@ -274,15 +348,12 @@ __global__ void __launch_bounds__(decode_shape<HEAD_DIM>::THREADS, HEAD_DIM <= 1
 	attention_decode_kernel(const struct kn_attention a, const struct attention_cut cut, float *partials, uint32_t *tickets)
 {
 	using shape = decode_shape<HEAD_DIM>;
-	/* [STAGES][WARPS] tiles of keys, then of values; results lie over the first keys. */
-	extern __shared__ __align__(16) __half tiles[];
+	extern __shared__ __align__(16) __half tiles[]; /* [STAGES][keys, values][WARPS] tiles */
 	__shared__ __align__(16) __half query[16][shape::QUERY_LINE];
-	__shared__ float peaks[shape::WARPS][ATTENTION_HEADS_PER_BLOCK], sums[shape::WARPS][ATTENTION_HEADS_PER_BLOCK];
-	__shared__ bool is_last;
-	const int thread = threadIdx.x, warp = thread / CUDA_WARP, lane = thread % CUDA_WARP;
-	constexpr int STAGE = shape::WARPS * shape::TILE, STEP = shape::WARPS * KN_KV_BLOCK_TOKENS;
-	__half *keys = tiles + warp * shape::TILE, *values = keys + STAGES * STAGE;
-	const int result_floats = cut.heads_per_block * (HEAD_DIM + 2); /* of one split: outputs, peaks, sums */
+	__shared__ struct decode_results results;
+	constexpr int VALUES = shape::WARPS * shape::TILE, STAGE = 2 * VALUES, STEP = shape::WARPS * KN_KV_BLOCK_TOKENS;
+	const int warp = threadIdx.x / CUDA_WARP;
+	__half *mine = tiles + warp * shape::TILE;
 	bool waited = false;
 	dependency_release();
 	if (cut.tile_rows > 0) { /* often no row is left for this kernel: it must not end before the one in front */
@@ -291,16 +362,15 @@ __global__ void __launch_bounds__(decode_shape<HEAD_DIM>::THREADS, HEAD_DIM <= 1
 		if (!any_tile_is_mixed(a, cut))
 			return;
 	}
-	for (int i = thread; i < 16 * shape::QUERY_LINE / 2; i += shape::THREADS)
+	for (int i = threadIdx.x; i < 16 * shape::QUERY_LINE / 2; i += shape::THREADS)
 		((__half2 *)query)[i] = __half2();
 #pragma unroll 1
 	for (int row = blockIdx.z; row < cut.n_rows; row += gridDim.z) {
 		if (tile_is_prefill(a, cut, row))
 			continue;
 		const struct decode_row r = find_row(a, cut, row);
-		float *results =
-			partials + ((int64_t)blockIdx.z * cut.n_groups + blockIdx.y) * (ATTENTION_SPLITS_MAX * result_floats);
-		const int64_t to = ((int64_t)row * a.n_heads + r.heads.first) * HEAD_DIM;
+		const int partial_floats = cut.heads_per_block * (HEAD_DIM + 2), group = blockIdx.z * cut.n_groups + blockIdx.y;
+		float *splits = partials + (int64_t)group * (ATTENTION_SPLITS_MAX * partial_floats);
 #pragma unroll 1
 		for (int split = blockIdx.x; split < r.n_splits; split += gridDim.x) {
 			const int begin = split * r.split_tokens, end = min(begin + r.split_tokens, r.position + 1);
@@ -309,94 +379,55 @@ __global__ void __launch_bounds__(decode_shape<HEAD_DIM>::THREADS, HEAD_DIM <= 1
 			state.peak = -INFINITY;
 			int token = begin + warp * KN_KV_BLOCK_TOKENS, stage = 0;
 			__syncthreads(); /* query and results of the split before have been read */
-#pragma unroll
-			for (int i = 0; i < STAGES; i++) {
-				request_tile<HEAD_DIM>(a, r, a.k_cache, token + i * STEP, end, keys + i * STAGE);
-				request_tile<HEAD_DIM>(a, r, a.v_cache, token + i * STEP, end, values + i * STAGE);
-			}
+#pragma unroll 1
+			for (int i = 0; i < 2 * STAGES; i++)
+				request_tile<HEAD_DIM>(
+					a, r, i % 2 ? a.v_cache : a.k_cache, token + i / 2 * STEP, end, mine + i * VALUES);
 			if (!waited)
 				dependency_wait();
 			waited = true;
 			fill_query<HEAD_DIM>(a, r, query);
+			/* Turn -1 fills fresh lines of the first tiles, later turns work on one tile and fill the next one in its
+			 * place. */
 #pragma unroll 1
-			for (int i = 0; i < STAGES; i++)
-				fill_fresh<HEAD_DIM>(a, r, token + i * STEP, end, keys + i * STAGE, values + i * STAGE);
-			__syncthreads();
+			for (int turn = -1; turn < 0 || token < end; turn++) {
+				int filled = 0, n_filled = STAGES, ahead = token;
+				if (turn >= 0) {
+					__half *keys = mine + stage * STAGE, *values = keys + VALUES;
+					float score[4];
+					uint32_t weights[4];
+					ahead = token + STAGES * STEP;
+					copy_async_wait<2 * STAGES - 1>();
+					__syncwarp();
+					score_tile<HEAD_DIM>(query, keys, score);
+					__syncwarp();
+					request_tile<HEAD_DIM>(a, r, a.k_cache, ahead, end, keys);
+					weigh_tile<HEAD_DIM>(state, score, end - token, weights);
+					copy_async_wait<2 * STAGES - 1>();
+					__syncwarp();
+					add_values<HEAD_DIM>(state, weights, values);
+					__syncwarp();
+					request_tile<HEAD_DIM>(a, r, a.v_cache, ahead, end, values);
+					filled = stage;
+					n_filled = 1;
+					token += STEP;
+					stage = (stage + 1) % STAGES;
+				}
 #pragma unroll 1
-			for (; token < end; token += STEP) {
-				__half *k = keys + stage * STAGE, *v = values + stage * STAGE;
-				float score[4];
-				uint32_t weights[4];
-				copy_async_wait<2 * STAGES - 1>();
-				__syncwarp();
-				score_tile<HEAD_DIM>(query, k, score);
-				__syncwarp();
-				request_tile<HEAD_DIM>(a, r, a.k_cache, token + STAGES * STEP, end, k);
-				weigh_tile<HEAD_DIM>(state, score, end - token, weights);
-				copy_async_wait<2 * STAGES - 1>();
-				__syncwarp();
-				add_values<HEAD_DIM>(state, weights, v);
-				__syncwarp();
-				request_tile<HEAD_DIM>(a, r, a.v_cache, token + STAGES * STEP, end, v);
-				fill_fresh<HEAD_DIM>(a, r, token + STAGES * STEP, end, k, v);
-				stage = (stage + 1) % STAGES;
+				for (int i = 0; i < n_filled; i++)
+					fill_fresh<HEAD_DIM>(a, r, ahead + i * STEP, end, mine + (filled + i) * STAGE,
+						mine + (filled + i) * STAGE + VALUES);
+				if (turn < 0)
+					__syncthreads();
 			}
 			copy_async_wait<0>();
 			__syncwarp();
-			float *result = (float *)keys; /* 8 heads' floats are as large as 16 keys' halves */
-			state.sum += __shfl_xor_sync(0xffffffffu, state.sum, 1);
-			state.sum += __shfl_xor_sync(0xffffffffu, state.sum, 2);
-#pragma unroll
-			for (int i = 0; i < HEAD_DIM / 8; i++)
-				*(float2 *)(result + result_at<HEAD_DIM>(lane / 4, 8 * i + lane % 4 * 2)) =
-					make_float2(state.out[i][0] + state.out[i][2], state.out[i][1] + state.out[i][3]);
-			if (lane % 4 == 0) {
-				peaks[warp][lane / 4] = state.peak;
-				sums[warp][lane / 4] = state.sum;
-			}
+			leave_results<HEAD_DIM>(state, (float *)mine, results);
 			__syncthreads();
-			const int n_warps = min(shape::WARPS, (end - begin + KN_KV_BLOCK_TOKENS - 1) / KN_KV_BLOCK_TOKENS);
-			float *mine = results + split * result_floats;
-#pragma unroll 1
-			for (int i = thread; i < r.heads.count * HEAD_DIM; i += shape::THREADS) {
-				const int head = i / HEAD_DIM, d = i % HEAD_DIM;
-				float top = -INFINITY, total = 0.0f, divisor = 0.0f;
-#pragma unroll 4
-				for (int w = 0; w < n_warps; w++)
-					top = fmaxf(top, peaks[w][head]);
-#pragma unroll 4
-				for (int w = 0; w < n_warps; w++) {
-					const float scale = exp2_fast(peaks[w][head] - top);
-					total = fmaf(scale,
-						((const float *)(tiles + w * shape::TILE))[result_at<HEAD_DIM>(head, d)], total);
-					divisor = fmaf(scale, sums[w][head], divisor);
-				}
-				if (r.n_splits == 1) {
-					store_out(a, cut, to + i, __fdividef(total, divisor));
-					continue;
-				}
-				mine[i] = total;
-				if (d == 0) {
-					mine[cut.heads_per_block * HEAD_DIM + head] = top;
-					mine[cut.heads_per_block * (HEAD_DIM + 1) + head] = divisor;
-				}
-			}
+			merge_warps<HEAD_DIM>(a, cut, r, tiles, results, splits + split * partial_floats);
 		}
-		if (r.n_splits == 1 || blockIdx.x >= r.n_splits)
-			continue;
-		__threadfence();
-		__syncthreads();
-		if (thread == 0) {
-			uint32_t *ticket = tickets + blockIdx.z * cut.n_groups + blockIdx.y;
-			is_last = atomicAdd(ticket, 1) == min((int)gridDim.x, r.n_splits) - 1;
-			if (is_last)
-				*ticket = 0; /* ready for the next step */
-		}
-		__syncthreads();
-		if (is_last) {
-			__threadfence();
-			merge_splits<HEAD_DIM>(a, cut, results, r);
-		}
+		if (r.n_splits > 1 && blockIdx.x < r.n_splits && is_last_split(r, tickets + group))
+			merge_splits<HEAD_DIM>(a, cut, splits, r);
 	}
 }
 

@@ -1,9 +1,9 @@
 /* Attention of many rows of one sequence over the paged fp16 cache on Hopper: warpgroup products, keys and values by bulk copies.
  *
  * The arithmetic is attention_prefill.cu's: q and the weights rounded to fp16, online softmax, fp32 sums. As in FlashAttention-3
- * (arXiv 2407.08608), one warp asks for keys and one for values, two warpgroups of 64 lines each take turns at the tensor cores, and the
- * scores of one tile are multiplied while the weights of the tile before meet their values. The cache lies so that blocks copied one
- * behind the other are a swizzled tile (see cache_place). */
+ * (arXiv 2407.08608), one warp asks for keys and one for values, two warpgroups of 64 lines each take turns at the tensor cores,
+ * and the scores of one tile are multiplied while the weights of the tile before meet their values. The cache lies so that blocks
+ * copied one behind the other are a swizzled tile (see cache_place). */
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/hopper.cuh"
 
@@ -80,7 +80,7 @@ static __device__ __forceinline__ void request_all(
 /* The multiplying threads: q of all lines as a swizzled tile; lines past the last are zero. */
 template <int HEAD_DIM>
 static __device__ __forceinline__ void fill_queries(
-	const struct kn_attention &a, const struct flash_tile &tile, uint8_t *query, int thread)
+	const struct kn_attention &a, const struct flash_tile &tile, __half *query, int thread)
 {
 	constexpr int QUADS = HEAD_DIM / 8;
 	const float scale = a.scale * LOG2_E;
@@ -93,12 +93,9 @@ static __device__ __forceinline__ void fill_queries(
 				a.qkv + (int64_t)(tile.first_row + row) * ((a.n_heads + 2 * a.n_kv_heads) * HEAD_DIM) +
 					(tile.heads.first + line % tile.heads.count) * HEAD_DIM,
 				tile.first_position + row, pair, scale);
-		if (a.rope_interleaved) {
-			*(uint4 *)(query + 2 * cache_place(HEAD_DIM, line, 2 * pair)) = pairs.interleaved();
-		} else {
-			*(uint2 *)(query + 2 * cache_place(HEAD_DIM, line, pair)) = pairs.firsts();
-			*(uint2 *)(query + 2 * cache_place(HEAD_DIM, line, pair + HEAD_DIM / 2)) = pairs.seconds();
-		}
+		const int2 runs = runs_of(a, pair);
+		store_pairs(pairs, a.rope_interleaved, query + cache_place(HEAD_DIM, line, runs.x),
+			query + cache_place(HEAD_DIM, line, runs.y));
 	}
 	publish_shared();
 	named_sync(FLASH_QUERIES, FLASH_CONSUMERS);
@@ -131,8 +128,8 @@ static __device__ __forceinline__ void add_values(float (&out)[HEAD_DIM / 2], co
 	products_begin();
 #pragma unroll
 	for (int k = 0; k < FLASH_KEYS / 16; k++)
-		product_across_f16(out, weights[k],
-			tile_across_depth(values + k * shape::BLOCK_BYTES, HOPPER_ATOM_BYTES, shape::GROUP_BYTES));
+		product_across_f16(
+			out, weights[k], tile_across_depth(values + k * shape::BLOCK_BYTES, HOPPER_ATOM_BYTES, shape::GROUP_BYTES));
 	products_commit();
 }
 
@@ -187,8 +184,9 @@ static __device__ __forceinline__ void give_back(uint64_t *empty)
 /* A multiplying warpgroup over all tiles of keys; out is not yet divided by the sums. The groups' turns keep one group's products
  * under way while the other takes exponentials. */
 template <int HEAD_DIM>
-static __device__ __forceinline__ void attend_tiles(const struct flash_tile &tile, uint32_t queries, const struct flash_stages &keys,
-	const struct flash_stages &values, int group, struct flash_lines &lines, float (&out)[HEAD_DIM / 2])
+static __device__ __forceinline__ void attend_tiles(const struct flash_tile &tile, uint32_t queries,
+	const struct flash_stages &keys, const struct flash_stages &values, int group, struct flash_lines &lines,
+	float (&out)[HEAD_DIM / 2])
 {
 	using shape = flash_shape<HEAD_DIM>;
 	const uint32_t query = queries + group * (FLASH_GROUP_LINES / CACHE_GROUP * shape::GROUP_BYTES);
@@ -220,7 +218,8 @@ static __device__ __forceinline__ void attend_tiles(const struct flash_tile &til
 		products_hold(score);
 		give_back(&keys.empty[stage.number]);
 		soften(lines, score, t * FLASH_KEYS, t >= unmasked, keep);
-		/* Peaks seldom move after the first tiles. The branch also holds the compiler from waiting before the exponentials. */
+		/* Peaks seldom move after the first tiles. The branch also holds the compiler from waiting before the exponentials.
+		 */
 		if (__any_sync(0xffffffffu, keep[0] != 1.0f || keep[1] != 1.0f)) {
 			products_wait<0>();
 			products_hold(out);
@@ -246,7 +245,7 @@ static __device__ __forceinline__ void attend_tiles(const struct flash_tile &til
  * are dropped. */
 template <int HEAD_DIM>
 static __device__ __forceinline__ void multiply_all(const struct kn_attention &a, const struct attention_cut &cut,
-	const struct flash_tile &tile, uint8_t *query, const struct flash_stages &keys, const struct flash_stages &values)
+	const struct flash_tile &tile, __half *query, const struct flash_stages &keys, const struct flash_stages &values)
 {
 	const int thread = threadIdx.x - HOPPER_GROUP_THREADS, lane = thread % CUDA_WARP;
 	const int first_line = thread / CUDA_WARP * 16 + lane / 4;
@@ -288,7 +287,7 @@ __global__ void __launch_bounds__(FLASH_THREADS, 1)
 	using shape = flash_shape<HEAD_DIM>;
 	extern __shared__ uint8_t memory[];
 	__shared__ uint64_t barriers[4][FLASH_STAGES];
-	uint8_t *query = memory + (-shared_address(memory) & (HOPPER_ATOM_BYTES - 1));
+	__half *query = (__half *)(memory + (-shared_address(memory) & (HOPPER_ATOM_BYTES - 1)));
 	const struct flash_stages keys = {shared_address(query) + shape::QUERY_BYTES, barriers[0], barriers[1]};
 	const struct flash_stages values = {keys.tiles + FLASH_STAGES * shape::TILE_BYTES, barriers[2], barriers[3]};
 	struct flash_tile tile;

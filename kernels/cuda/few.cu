@@ -122,8 +122,8 @@ static __device__ __forceinline__ void few_finish(const struct few_args &a, int 
 	}
 }
 
-/* Block: every gridDim.x-th tile of 16 weight rows. Warp: every WARPS-th chunk of the columns. Lane (g, t): weight rows g and g + 8,
- * activation row g of each 8, columns 8t to 8t + 7 of every 32. */
+/* Block: every gridDim.x-th tile of 16 weight rows. Warp: every WARPS-th chunk of the columns. Lane (g, t): weight rows g and g +
+ * 8, activation row g of each 8, columns 8t to 8t + 7 of every 32. */
 template <enum pack_form FORM, int TILES, int WARPS, int BLOCKS_PER_SM>
 __global__ void __launch_bounds__(WARPS *CUDA_WARP, BLOCKS_PER_SM) few_kernel(const struct few_args a)
 {
@@ -157,7 +157,8 @@ __global__ void __launch_bounds__(WARPS *CUDA_WARP, BLOCKS_PER_SM) few_kernel(co
 #pragma unroll
 			for (int half = 0; half < 2; half++) {
 				const uint4 low = now.w[0][half], high = now.w[1][half];
-				const uint32_t first[4] = {low.x, high.x, low.y, high.y}, second[4] = {low.z, high.z, low.w, high.w};
+				const uint32_t first[4] = {low.x, high.x, low.y, high.y},
+					       second[4] = {low.z, high.z, low.w, high.w};
 #pragma unroll
 				for (int n = 0; n < TILES; n++) {
 					mma<FORM>(sums[n], first, x[n][half].x, x[n][half].y);
@@ -186,7 +187,8 @@ static cudaError_t launch(struct kn_backend *backend, struct few_args args)
 		few_kernel<FORM, TILES, WARPS, BLOCKS_PER_SM>, args);
 }
 
-/* One block a processor where that takes all tiles, three where only they hold them all at once, else two: measured, see NOTES.md. */
+/* One block a processor where that takes all tiles, three where only they hold them all at once, else two: measured, see NOTES.md.
+ */
 template <enum pack_form FORM, int TILES> static cudaError_t launch_for(struct kn_backend *backend, struct few_args args)
 {
 	args.n_tiles = (args.rows + 15) / 16;

@@ -97,8 +97,8 @@ static __device__ __forceinline__ uint64_t tile_along_depth(uint32_t address, in
 	return tile_at(address, 16, group_bytes); /* the first distance is not used with this swizzle */
 }
 
-/* Operand whose lines run across it, each line one step in depth, atoms of eight steps group_bytes apart; the parts of 64 elements of
- * a line are part_bytes apart. */
+/* Operand whose lines run across it, each line one step in depth, atoms of eight steps group_bytes apart; the parts of 64 elements
+ * of a line are part_bytes apart. */
 static __device__ __forceinline__ uint64_t tile_across_depth(uint32_t address, int part_bytes, int group_bytes)
 {
 	return tile_at(address, part_bytes, group_bytes);
