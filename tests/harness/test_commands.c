@@ -162,7 +162,7 @@ static void plan_prints_arms_commands_order_and_time(void **state)
 {
 	struct fixture *f = *state;
 	assert_int_equal(RUN(f, cmd_plan, "experiments/quickstart.json", "--db", f->db), STATUS_OK);
-	assert_printed(f, "quickstart: 7 settings × 5 blocks, 35 launches, about ");
+	assert_printed(f, "quickstart: 7 settings × 8 blocks, 56 launches, about ");
 	assert_printed(f, "(a guess: ");
 	assert_printed(
 		f, "verdict-engine serve --model models/SmolLM2-135M-Instruct.Q4_1.gguf --host 127.0.0.1 --port ${PORT} --tp 2");
