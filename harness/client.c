@@ -106,7 +106,7 @@ struct load_run {
 	int64_t *sent_ns; /* 0: never sent */
 	double *late_ms; /* of those that were sent */
 	struct pacer pacer;
-	size_t next, ended;
+	size_t next, ended, failed; /* failed: without an answer that could be one, whatever is in it */
 	int64_t begin_ns;
 };
 
@@ -162,6 +162,7 @@ static void end_request(struct load_run *run, struct slot *slot, const char *tra
 	int http_status = transfer_http_status(&slot->transfer);
 	if (transport_error)
 		run->transport_errors[slot->index] = mem_strdup(transport_error);
+	run->failed += transport_error || http_status != 200;
 	transfer_end(&slot->transfer);
 	if (answer->form == COMPLETION_UNDECIDED && http_status > 0)
 		completion_begin(answer, http_status, NULL); /* an answer without a body */
@@ -186,10 +187,15 @@ static void collect_ended(struct load_run *run, int64_t now_ns)
 	}
 }
 
+static bool has_failed(const struct load_run *run)
+{
+	return run->load->failures_max && run->failed > run->load->failures_max;
+}
+
 /* There is a request, and a slot for it. */
 static bool can_start(const struct load_run *run)
 {
-	return run->n_active < run->n_slots && run->next < run->load->n_bodies;
+	return run->n_active < run->n_slots && run->next < run->load->n_bodies && !has_failed(run);
 }
 
 static enum status fill_slots(struct load_run *run, int64_t now_ns, struct err *err)
@@ -219,6 +225,8 @@ static bool is_over(const struct load_run *run, int64_t now_ns, struct client_re
 {
 	if (run->ended == run->load->n_bodies)
 		return true;
+	if (has_failed(run) && run->n_active == 0)
+		report->end = CLIENT_FAILED;
 	/* Between the requests of an open loop there is nothing to be heard. */
 	if (run->n_active > 0 && (double)(now_ns - run->tally.progress_ns) > run->load->stall_s * NS_PER_S)
 		report->end = CLIENT_STALLED;
@@ -257,6 +265,8 @@ static void describe_cut(const struct client_load *load, enum client_end end, ch
 		snprintf(out, 96, "no event for %g s", load->stall_s);
 	else if (end == CLIENT_TIMED_OUT)
 		snprintf(out, 96, "the run did not end within %g s", load->run_timeout_s);
+	else if (end == CLIENT_FAILED)
+		snprintf(out, 96, "too many requests had failed");
 	else
 		snprintf(out, 96, "the run was stopped");
 }
@@ -269,7 +279,8 @@ static void cut_off(struct load_run *run, const struct client_report *report)
 		if (run->slots[i].transfer.active)
 			end_request(run, &run->slots[i], run->slots[i].transfer.done_ns ? NULL : why);
 	for (; run->next < run->load->n_bodies; run->next++)
-		run->transport_errors[run->next] = mem_strdup("not sent: the run had ended");
+		run->transport_errors[run->next] = mem_strdup(
+			report->end == CLIENT_FAILED ? "not sent: too many requests had failed" : "not sent: the run had ended");
 }
 
 static void read_answers(struct load_run *run, struct run_result *out)

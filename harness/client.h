@@ -56,10 +56,18 @@ struct client_load {
 	int concurrency; /* in flight at most */
 	double run_timeout_s; /* for the whole load */
 	double stall_s; /* without any event while requests are in flight */
+	size_t failures_max; /* with more refused or broken off nothing more is sent, and what is under way is waited for; 0: no
+				limit */
 	const struct client_watch *watch; /* may be NULL */
 };
 
-enum client_end { CLIENT_COMPLETED, CLIENT_STALLED, CLIENT_TIMED_OUT, CLIENT_STOPPED /* by the watch */ };
+enum client_end {
+	CLIENT_COMPLETED,
+	CLIENT_STALLED,
+	CLIENT_TIMED_OUT,
+	CLIENT_STOPPED, /* by the watch */
+	CLIENT_FAILED /* too many requests */
+};
 
 struct client_report {
 	enum client_end end;

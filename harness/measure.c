@@ -19,6 +19,7 @@
 #define FLUSH_TIMEOUT_S 10.0
 #define GAP_S_MAX 1.0 /* guess: no scheduler leaves a process out that long unless the machine or a person stopped it */
 #define FINGERPRINT_TIMEOUT_S 120.0
+#define FAILURES_MAX_LEAST 8 /* guess: enough to see a pattern, soon reached by a server that refuses everything */
 #define WARMUP_WINDOW 3 /* passes that must agree; Triton's Perf Analyzer takes as many */
 #define WARMUP_PASSES_MAX 100
 #define WARMUP_SLOTS_MAX 8 /* of an open loop without a limit: guess, enough for a batch to form */
@@ -204,6 +205,14 @@ static void wait_for_end_of_engine(struct measuring *measuring, const struct run
 	}
 }
 
+/* More failures than these break the guard, whatever comes after them; 0: there is no such number. A few are always waited for, so
+ * that the reason can tell a single refusal from a rain of them. */
+static size_t failures_max(const struct measuring *measuring, size_t requests)
+{
+	double allowed = (1 - measuring->experiment->guards.completed_frac) * (double)requests;
+	return allowed < (double)requests ? (size_t)fmax(FAILURES_MAX_LEAST, allowed) : 0;
+}
+
 /* One set of bodies and how they are sent. */
 struct sending {
 	const char *endpoint;
@@ -228,6 +237,7 @@ static enum status send_bodies(struct measuring *measuring, const struct sending
 		.due_ns = sending->due_ns,
 		.concurrency = sending->concurrency,
 		.run_timeout_s = sending->timeout_s,
+		.failures_max = failures_max(measuring, sending->bodies->count),
 		/* A whole answer gives no event until it is there. */
 		.stall_s = measuring->target->whole_answers_only ? sending->timeout_s : protocol->stall_s,
 		.watch = &watch};
@@ -236,7 +246,7 @@ static enum status send_bodies(struct measuring *measuring, const struct sending
 		return status;
 	if (interrupt_check(measuring->measure->interrupt))
 		return err_set(err, STATUS_INTERRUPTED, "interrupted");
-	if (report_out->end == CLIENT_COMPLETED)
+	if (report_out->end == CLIENT_COMPLETED || report_out->end == CLIENT_FAILED)
 		wait_for_end_of_engine(measuring, run);
 	if (measuring_engine_gone(measuring))
 		measuring_explain_exit(measuring, true);

@@ -10,12 +10,13 @@
 void measuring_check_completed(struct measuring *measuring, const struct run_result *run)
 {
 	const char *first = NULL;
-	size_t failed = 0;
+	size_t failed = 0, unsent = 0;
 	for (size_t i = 0; i < run->n_requests; i++) {
-		failed += !run->requests[i].ok;
+		failed += !run->requests[i].ok && run->requests[i].sent_ns > 0;
+		unsent += run->requests[i].sent_ns == 0;
 		first = !first && !run->requests[i].ok ? run->requests[i].error : first;
 	}
-	double completed = run->n_requests ? (double)(run->n_requests - failed) / (double)run->n_requests : 1;
+	double completed = run->n_requests ? (double)(run->n_requests - failed - unsent) / (double)run->n_requests : 1;
 	if (measuring_failed(measuring) || completed >= measuring->experiment->guards.completed_frac)
 		return;
 	struct text log = {0};
@@ -26,8 +27,8 @@ void measuring_check_completed(struct measuring *measuring, const struct run_res
 	if (measuring->target->explain(measuring->target, text_str(&log), true, &failure, reason) && failure == FAILURE_OOM_RUN)
 		measuring_fail(measuring, failure, "%s", reason);
 	else
-		measuring_fail(measuring, FAILURE_CLIENT_ERROR, "client_error: %zu of %zu requests failed: %.300s", failed,
-			run->n_requests, first);
+		measuring_fail(measuring, FAILURE_CLIENT_ERROR, "client_error: %zu of %zu requests failed%s: %.300s", failed,
+			run->n_requests, unsent ? ", after which no more were sent" : "", first);
 	text_release(&log);
 }
 

@@ -193,6 +193,35 @@ static void an_answer_of_more_events_than_tokens_breaks_a_guard(void **state)
 	launch_result_release(&result);
 }
 
+static void a_run_that_cannot_be_saved_is_not_sent_to_its_end(void **state)
+{
+	static const char workloads[] =
+		"[{\"name\": \"w\", \"endpoint\": \"/v1/completions\", \"concurrency\": 2, \"requests\": 60, "
+		"\"dataset\": {\"kind\": \"random_ids\", \"input_len\": 8, \"output_len\": 4}}]";
+	const char *stub[] = {"--fraud", "half-failing", NULL};
+	struct launch_result result;
+	measure_bed_arm(&(struct stub_experiment){.stub = stub,
+				.workloads = workloads,
+				.protocol = "{\"blocks\": 1, \"max_blocks\": 1, \"runs_per_launch\": 1, \"warmup\": "
+					    "{\"requests_per_slot\": 0}}",
+				.guards = "{\"greedy_fingerprint\": {\"prompts\": 0}}"},
+		0, &result);
+	assert_int_equal(result.failure, FAILURE_CLIENT_ERROR);
+	if (!strstr(result.reason, "of 60 requests failed, after which no more were sent: HTTP 500"))
+		fail_msg("%s", result.reason);
+	size_t sent = 0, cut = 0;
+	for (size_t i = 0; i < 60; i++) {
+		const struct request_result *request = &result.runs[0].requests[i];
+		sent += request->sent_ns > 0;
+		/* What was under way when it was decided is heard to its end. */
+		cut += request->sent_ns > 0 && !request->ok && request->http_status != 500;
+		if (!request->sent_ns)
+			assert_string_equal(request->error, "not sent: too many requests had failed");
+	}
+	assert_true(sent >= 9 && sent < 40 && cut == 0);
+	launch_result_release(&result);
+}
+
 static void several_tokens_in_one_event_are_no_mismatch(void **state)
 {
 	const char *stub[] = {"--fraud", "chunks", NULL};
@@ -249,6 +278,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(a_client_that_is_too_late_voids_the_run),
 		cmocka_unit_test(warm_up_goes_on_until_three_passes_agree_or_time_is_up),
 		cmocka_unit_test(an_answer_of_more_events_than_tokens_breaks_a_guard),
+		cmocka_unit_test(a_run_that_cannot_be_saved_is_not_sent_to_its_end),
 		cmocka_unit_test(several_tokens_in_one_event_are_no_mismatch),
 		cmocka_unit_test(client_and_engine_run_on_the_cpus_they_were_given),
 	};
