@@ -9,8 +9,8 @@
 
 static const char help_head[] =
 	"usage: verdict-engine inspect --model PATH [--json]     (or: inspect PATH)\n"
-	"Lists metadata and tensors of a GGUF file. A file that cannot be read is refused with the byte and the item at fault,\n"
-	"and exit code 2; with --json the document is then {\"path\", \"refused\"}.\n\n";
+	"Lists metadata and tensors of a GGUF file, or the tensors of a Hugging Face folder. What cannot be read is refused with\n"
+	"the place and the item at fault, and exit code 2; with --json the document is then {\"path\", \"refused\"}.\n\n";
 
 static enum status write_json(struct json *document, struct err *err)
 {
@@ -38,12 +38,33 @@ static enum status refuse(const char *path, bool json, struct err *err)
 	return err->status;
 }
 
+static enum status run_folder(const char *path, bool json, struct err *err)
+{
+	struct safetensors weights;
+	struct text out = {0};
+	enum status status;
+
+	if (safetensors_open(path, &weights, err))
+		return refuse(path, json, err);
+	if (json) {
+		status = write_json(inspect_folder_json(&weights, path), err);
+	} else {
+		inspect_folder_text(&weights, path, &out);
+		status = file_write_all(STDOUT_FILENO, out.data, out.len, err);
+	}
+	safetensors_close(&weights);
+	text_release(&out);
+	return status;
+}
+
 static enum status run(const char *path, bool json, struct err *err)
 {
 	struct gguf gguf;
 	struct text out = {0};
 	enum status status;
 
+	if (file_is_folder(path))
+		return run_folder(path, json, err);
 	if (gguf_open(path, &gguf, err))
 		return refuse(path, json, err);
 	if (json) {
@@ -62,7 +83,7 @@ enum status cmd_inspect(int argc, char **argv, struct err *err)
 	const char *model_path = NULL, *positional = NULL;
 	bool json = false, help_wanted = false;
 	const struct option table[] = {
-		{"model", OPTION_STRING, &model_path, 0, 0, "PATH", "GGUF file to list."},
+		{"model", OPTION_STRING, &model_path, 0, 0, "PATH", "GGUF file or Hugging Face folder to list."},
 		{"json", OPTION_FLAG, &json, 0, 0, NULL, "One JSON document instead of text."},
 		{"help", OPTION_FLAG, &help_wanted, 0, 0, NULL, "This text."},
 	};

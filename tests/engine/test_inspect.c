@@ -102,6 +102,30 @@ static void files_we_cannot_run_are_listed(void **state)
 	text_release(&out);
 }
 
+static void folders_are_listed_or_refused_like_files(void **state)
+{
+	struct text out = {0};
+	struct err err = {0};
+	struct json *root;
+
+	assert_int_equal(inspect(FIELD "m17b_stray_file", NULL, &out, &err), STATUS_OK);
+	assert_non_null(strstr(text_str(&out), "2 file(s), 160 bytes"));
+	assert_non_null(strstr(text_str(&out), "8 parameters in 32 bytes"));
+	text_clear(&out);
+	assert_int_equal(inspect(FIELD "m17b_stray_file", "--json", &out, &err), STATUS_OK);
+	root = parse(&out);
+	assert_string_equal(json_text(json_get(json_at(json_get(root, "tensors"), 1), "file")), "model-00002-of-00002.safetensors");
+	assert_int_equal(json_int(json_get(json_at(json_get(root, "tensors"), 1), "offset"), 0), 64);
+	assert_true(json_bool(json_get(json_at(json_get(root, "tensors"), 1), "supported"), false));
+	json_free(root);
+	text_clear(&out);
+	assert_int_not_equal(inspect(FIELD "m17a_missing_shard", "--json", &out, &err), STATUS_OK);
+	root = parse(&out);
+	assert_non_null(strstr(json_text(json_get(root, "refused")), "model-00002-of-00002.safetensors"));
+	json_free(root);
+	text_release(&out);
+}
+
 static void hostile_strings_come_out_printable(void **state)
 {
 	static const int64_t dims[] = {256};
@@ -244,6 +268,7 @@ int main(void)
 		cmocka_unit_test(listing_of_the_real_model_is_complete),
 		cmocka_unit_test(refused_files_say_why_on_both_streams),
 		cmocka_unit_test(files_we_cannot_run_are_listed),
+		cmocka_unit_test(folders_are_listed_or_refused_like_files),
 		cmocka_unit_test(hostile_strings_come_out_printable),
 		cmocka_unit_test(usage_errors_of_inspect_are_named),
 		cmocka_unit_test(tokenize_prints_ids_and_reads_them_back),
