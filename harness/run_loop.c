@@ -12,6 +12,7 @@
 #include "harness/prune.h"
 #include "harness/race.h"
 #include "harness/sampler.h"
+#include "harness/saturation.h"
 
 #define CLIENT_BUSY_FRAC 0.5 /* guess: above it, queueing delays reach the size of what a read takes */
 
@@ -173,6 +174,19 @@ static void warn_of_busy_client(struct run_loop *loop, const struct launch_resul
 		progress_note(loop->progress, "the client took %.0f %% of a core: times may be read late", share * 100);
 }
 
+/* Latencies of a queue that grows say how long the run was; those who asked for this rate should know. */
+static void warn_of_saturation(struct run_loop *loop, const struct launch_result *launch)
+{
+	for (size_t i = 0; i < launch->n_runs; i++)
+		if (!launch->runs[i].warmup && saturation_of(&launch->runs[i])) {
+			progress_note(loop->progress,
+				"%s: requests piled up: the server does not keep up with this rate, and its latencies grow with "
+				"the run",
+				loop->experiment->workloads[launch->runs[i].workload].name);
+			return;
+		}
+}
+
 /* One attempt, measured and saved. */
 static enum status attempt(
 	struct run_loop *loop, const struct plan_launch *plan, int number, struct launch_cells *cells, struct err *err)
@@ -199,6 +213,8 @@ static enum status attempt(
 			loop->experiment->arms[plan->arm].name, plan->block + 1, launch.dirty_reason);
 	if (!status)
 		warn_of_busy_client(loop, &launch);
+	if (!status)
+		warn_of_saturation(loop, &launch);
 	launch_result_release(&launch);
 	return status;
 }

@@ -1,6 +1,7 @@
 /* Turns measured structs into rows. See store_rows.h. */
 #include "harness/store_rows.h"
 #include "harness/sampler.h"
+#include "harness/saturation.h"
 
 #include <math.h>
 #include <string.h>
@@ -256,6 +257,8 @@ static struct json *run_row(const struct experiment *experiment, const struct ru
 	set_text(row, "void_reason", run->voided ? run->void_reason : NULL);
 	set_int(row, "duration_ns", run->end_ns - run->begin_ns);
 	struct json *conditions = conditions_json(&run->conditions);
+	if (saturation_of(run))
+		json_set(conditions, "saturated", json_new_bool(true));
 	if (run->counted)
 		json_set(conditions, "counters", counters_json(&run->counters));
 	json_set(row, "conditions", conditions);
