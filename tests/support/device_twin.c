@@ -152,7 +152,8 @@ static enum status run_queue(struct twin *twin, bool all, struct err *err)
 			break;
 	}
 	queue->n_ops -= done;
-	memmove(queue->ops, queue->ops + done, queue->n_ops * sizeof *queue->ops);
+	if (queue->n_ops) /* an empty queue may have no memory yet */
+		memmove(queue->ops, queue->ops + done, queue->n_ops * sizeof *queue->ops);
 	return status;
 }
 
