@@ -70,7 +70,8 @@ enum status err_add(struct err *err, const char *format, ...)
 
 void err_clear(struct err *err)
 {
-	*err = (struct err){0};
+	if (err)
+		*err = (struct err){0};
 }
 
 void assert_failed(const char *file, int line, const char *condition)

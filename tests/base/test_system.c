@@ -90,6 +90,7 @@ static void errors_keep_the_first_cause_and_gain_nouns(void **state)
 	assert_int_equal(err_add(&err, "model '%s'", "m"), STATUS_INPUT);
 	assert_string_equal(err.text, "model 'm': tensor 'x'");
 	assert_int_equal(err_set(NULL, STATUS_INPUT, "nobody listens"), STATUS_INPUT);
+	err_clear(NULL);
 	char long_noun[3000];
 	memset(long_noun, 'n', sizeof long_noun - 1);
 	long_noun[sizeof long_noun - 1] = '\0';

@@ -81,7 +81,7 @@ static void a_server_that_is_never_ready_is_a_timeout_that_says_what_was_seen(vo
 {
 	const char *stub[] = {"--completions-after-ms", "1000000", NULL};
 	measure_bed_expect(
-		&(struct stub_experiment){.stub = stub, .ready_timeout_s = 0.5}, 0, FAILURE_READY_TIMEOUT, "ready", "HTTP 503");
+		&(struct stub_experiment){.stub = stub, .ready_timeout_s = 2}, 0, FAILURE_READY_TIMEOUT, "ready", "HTTP 503");
 }
 
 static void too_little_memory_names_the_fraction_that_works(void **state)
