@@ -146,15 +146,10 @@ static __device__ __forceinline__ struct four_pairs rest_of(const struct four_pa
 	return out;
 }
 
-/* Pairs pair to pair + 3 of a head, rotated and times scale. */
-static __device__ __forceinline__ struct four_pairs rotate_four(
-	const struct kn_attention &a, const float *head, int position, int pair, float scale)
+/* Four pairs, of which low and high are the two runs, rotated by the turns and times scale. */
+static __device__ __forceinline__ struct four_pairs rotate_runs(
+	float4 low, float4 high, float4 first, float4 second, bool interleaved, float scale)
 {
-	const bool interleaved = a.rope_interleaved;
-	const int2 runs = runs_of(a, pair);
-	const float4 low = *(const float4 *)(head + runs.x), high = *(const float4 *)(head + runs.y);
-	const float4 *turns = (const float4 *)(a.rope_cos_sin + (int64_t)position * a.head_dim + 2 * pair);
-	const float4 first = turns[0], second = turns[1];
 	const float2 turn[4] = {{first.x, first.y}, {first.z, first.w}, {second.x, second.y}, {second.z, second.w}};
 	const float x[4] = {low.x, interleaved ? low.z : low.y, interleaved ? high.x : low.z, interleaved ? high.z : low.w};
 	const float y[4] = {interleaved ? low.y : high.x, interleaved ? low.w : high.y, interleaved ? high.y : high.z, high.w};
@@ -166,6 +161,16 @@ static __device__ __forceinline__ struct four_pairs rotate_four(
 		out.y[k] = value.y * scale;
 	}
 	return out;
+}
+
+/* Pairs pair to pair + 3 of a head, rotated and times scale. */
+static __device__ __forceinline__ struct four_pairs rotate_four(
+	const struct kn_attention &a, const float *head, int position, int pair, float scale)
+{
+	const int2 runs = runs_of(a, pair);
+	const float4 *turns = (const float4 *)(a.rope_cos_sin + (int64_t)position * a.head_dim + 2 * pair);
+	return rotate_runs(
+		*(const float4 *)(head + runs.x), *(const float4 *)(head + runs.y), turns[0], turns[1], a.rope_interleaved, scale);
 }
 
 /* fp16 cache, one row a block: short or long context, few rows. Appends, but with cut->tile_rows: keys and values must have been

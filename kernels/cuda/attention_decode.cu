@@ -57,18 +57,23 @@ static __device__ __forceinline__ bool any_tile_is_mixed(const struct kn_attenti
 	return __syncthreads_or(mixed);
 }
 
+/* The cache block of a tile, loaded well before it is used; past the split's end any. */
+static __device__ __forceinline__ int32_t block_of(const struct decode_row &r, int token, int end)
+{
+	return r.table[min(token, end - 1) / KN_KV_BLOCK_TOKENS];
+}
+
 /* Asks for one tile of keys or values as one group of copies; an empty one past the split's end. Of a tile that reaches this step's
  * own tokens only older lines are copied; lines past the row's own key are zeroed. Code is kept short here and below: a warp runs
  * most of it once or twice, so fetching instructions counts. */
 template <int HEAD_DIM>
-static __device__ __forceinline__ void request_tile(
-	const struct kn_attention &a, const struct decode_row &r, const void *cache, int token, int end, __half *tile)
+static __device__ __forceinline__ void request_tile(const struct kn_attention &a, const struct decode_row &r, const void *cache,
+	int32_t block, int token, int end, __half *tile)
 {
 	constexpr int PIECES = KN_KV_BLOCK_TOKENS * HEAD_DIM / 8 / CUDA_WARP;
 	const int lane = threadIdx.x % CUDA_WARP;
 	if (token < end) {
-		const __half *from =
-			(const __half *)cache + cache_at(a, r.table[token / KN_KV_BLOCK_TOKENS], r.heads.kv_head) + lane * 8;
+		const __half *from = (const __half *)cache + cache_at(a, block, r.heads.kv_head) + lane * 8;
 		const uint32_t to = shared_address(tile + lane * 8);
 		if (token + KN_KV_BLOCK_TOKENS <= r.first_fresh) {
 #pragma unroll
@@ -105,10 +110,12 @@ static __device__ __forceinline__ void fill_fresh(
 			const bool interleaved = a.rope_interleaved || !is_key;
 			const int2 runs = is_key ? runs_of(a, pair) : make_int2(2 * pair, 2 * pair + 4);
 			const int first = cache_place(HEAD_DIM, line, runs.x), second = cache_place(HEAD_DIM, line, runs.y);
-			const float *v = k + a.n_kv_heads * HEAD_DIM + 2 * pair;
-			struct four_pairs pairs = {{v[0], v[2], v[4], v[6]}, {v[1], v[3], v[5], v[7]}};
-			if (is_key)
-				pairs = rotate_four(a, k, token, pair, 1.0f);
+			const float *from = is_key ? k : k + a.n_kv_heads * HEAD_DIM;
+			const float4 *turns = (const float4 *)(a.rope_cos_sin + (int64_t)token * HEAD_DIM + 2 * pair);
+			const float4 none = make_float4(1.0f, 0.0f, 1.0f, 0.0f); /* a turn by nothing is exact */
+			const struct four_pairs pairs =
+				rotate_runs(*(const float4 *)(from + runs.x), *(const float4 *)(from + runs.y),
+					is_key ? turns[0] : none, is_key ? turns[1] : none, interleaved, 1.0f);
 			__half *tile = is_key ? keys : values;
 			store_pairs(pairs, interleaved, tile + first, tile + second);
 			tile = (__half *)(is_key ? a.k_cache : a.v_cache) + cached;
@@ -379,10 +386,14 @@ __global__ void __launch_bounds__(decode_shape<HEAD_DIM>::THREADS, HEAD_DIM <= 1
 			state.peak = -INFINITY;
 			int token = begin + warp * KN_KV_BLOCK_TOKENS, stage = 0;
 			__syncthreads(); /* query and results of the split before have been read */
-#pragma unroll 1
+			int32_t blocks[STAGES];
+#pragma unroll
+			for (int i = 0; i < STAGES; i++)
+				blocks[i] = block_of(r, token + i * STEP, end);
+#pragma unroll
 			for (int i = 0; i < 2 * STAGES; i++)
-				request_tile<HEAD_DIM>(
-					a, r, i % 2 ? a.v_cache : a.k_cache, token + i / 2 * STEP, end, mine + i * VALUES);
+				request_tile<HEAD_DIM>(a, r, i % 2 ? a.v_cache : a.k_cache, blocks[i / 2], token + i / 2 * STEP,
+					end, mine + i * VALUES);
 			if (!waited)
 				dependency_wait();
 			waited = true;
@@ -397,17 +408,18 @@ __global__ void __launch_bounds__(decode_shape<HEAD_DIM>::THREADS, HEAD_DIM <= 1
 					float score[4];
 					uint32_t weights[4];
 					ahead = token + STAGES * STEP;
+					const int32_t block = block_of(r, ahead, end);
 					copy_async_wait<2 * STAGES - 1>();
 					__syncwarp();
 					score_tile<HEAD_DIM>(query, keys, score);
 					__syncwarp();
-					request_tile<HEAD_DIM>(a, r, a.k_cache, ahead, end, keys);
+					request_tile<HEAD_DIM>(a, r, a.k_cache, block, ahead, end, keys);
 					weigh_tile<HEAD_DIM>(state, score, end - token, weights);
 					copy_async_wait<2 * STAGES - 1>();
 					__syncwarp();
 					add_values<HEAD_DIM>(state, weights, values);
 					__syncwarp();
-					request_tile<HEAD_DIM>(a, r, a.v_cache, ahead, end, values);
+					request_tile<HEAD_DIM>(a, r, a.v_cache, block, ahead, end, values);
 					filled = stage;
 					n_filled = 1;
 					token += STEP;
