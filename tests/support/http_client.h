@@ -7,7 +7,7 @@
 
 #include "base/text.h"
 
-#define HTTP_CLIENT_WAIT_MS 10000 /* far above what any test needs; only a broken server reaches it */
+#define HTTP_CLIENT_WAIT_MS 30000 /* far above what any test needs; only a broken server reaches it */
 
 struct http_client {
 	int fd;

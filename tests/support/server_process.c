@@ -19,7 +19,7 @@
 #include "base/file.h"
 #include "tests/support/http_client.h"
 
-#define WAIT_NS ((int64_t)20 * 1000000000) /* far above what any test needs, sanitizers and a busy machine included */
+#define WAIT_NS ((int64_t)60 * 1000000000) /* far above what any test needs, sanitizers and a busy machine included */
 
 void server_program(const char *name, char path[512])
 {
