@@ -35,7 +35,6 @@ static void a_race_stops_launching_losers_and_confirms_its_winner(void **state)
 	struct text errors = {0}, launches = {0};
 	run_bed_open(&bed, &race);
 	int code = run_bed_run(&bed, NULL, &document, &errors);
-	print_message("%s", text_str(&errors));
 	assert_int_equal(code, 0);
 	assert_non_null(
 		strstr(text_str(&errors), "allreduce=ref-socket leaves the race after block 2: slower than speculation=ngram"));
@@ -77,7 +76,6 @@ static void a_greedy_search_launches_stage_after_stage_and_confirms_the_end(void
 	options.protocol = "{\"blocks\": 3, \"runs_per_launch\": 1, \"warmup\": {\"requests_per_slot\": 0}}";
 	run_bed_open(&bed, &options);
 	int code = run_bed_run(&bed, NULL, &document, &errors);
-	print_message("%s", text_str(&errors));
 	assert_int_equal(code, 0);
 	assert_non_null(strstr(text_str(&errors), "adopted: speculation=ngram (stage 1)"));
 	assert_null(strstr(text_str(&errors), "adopted: allreduce"));
@@ -117,7 +115,6 @@ static void a_setting_that_keeps_no_promise_hurts_under_an_open_loop(void **stat
 	options.guards = "{\"greedy_fingerprint\": {\"prompts\": 0}, \"client_late_ms_max\": 10000}";
 	run_bed_open(&bed, &options);
 	int code = run_bed_run(&bed, NULL, &document, &errors);
-	print_message("%s", text_str(&errors));
 	assert_int_equal(code, 0);
 	run_bed_expect(document, "token_ms", "250", "hurt", NULL);
 	struct json *shown = run_bed_show(&bed);
