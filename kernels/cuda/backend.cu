@@ -41,7 +41,8 @@ static size_t tickets_bytes(const struct kn_options *options)
 
 static uint64_t cuda_workspace_bytes_needed(const struct kn_options *options)
 {
-	return GEMM_WORKSPACE_BYTES + 3 * prepared_bytes(options) + partials_bytes(options) + tickets_bytes(options);
+	return GEMM_WORKSPACE_BYTES + 3 * prepared_bytes(options) + partials_bytes(options) + tickets_bytes(options) +
+		quant_workspace_bytes(options);
 }
 
 static void cuda_destroy(struct kn_backend *backend)
@@ -58,6 +59,7 @@ static void cuda_destroy(struct kn_backend *backend)
 	cudaFree(backend->product);
 	cudaFree(backend->attention_partials);
 	cudaFree(backend->attention_tickets);
+	quant_release(backend);
 	if (backend->blas)
 		cublasLtDestroy(backend->blas);
 	if (backend->stream)
@@ -104,6 +106,8 @@ static enum status cuda_create(const struct kn_options *options, struct kn_backe
 		status = err_set(err, STATUS_UNAVAILABLE, "cuBLASLt cannot be set up on this GPU");
 	if (!status)
 		status = allocate_workspace(backend, options, err);
+	if (!status)
+		status = quant_init(backend, options, err);
 	if (!status)
 		status = gemm_cache_create(backend, (struct gemm_cache *)mem_calloc(1, sizeof(struct gemm_cache)), err);
 	if (!status)
@@ -185,10 +189,14 @@ extern "C" enum status kn_cuda_memory(int device, uint64_t *total, uint64_t *fre
 
 /* --- packed matrices ---------------------------------------------------------------------------------------------- */
 
-/* Plain types stay as they are when all slices agree; everything else becomes fp16, which holds block-quantised values to
- * within 2^-11 of themselves. */
+/* Plain types stay as they are when all slices agree, 8-bit and 4-bit ones in the layout of quant.cuh; what fits neither becomes
+ * fp16, which holds block-quantised values to within 2^-11 of themselves. */
 static enum pack_form form_of(const struct kn_slice *slices, size_t n_slices)
 {
+	struct quant_layout layout;
+	uint64_t bytes;
+	if (quant_lay_out(slices, n_slices, &layout, &bytes))
+		return PACK_QUANT;
 	for (size_t i = 1; i < n_slices; i++)
 		if (slices[i].dtype != slices[0].dtype)
 			return PACK_F16;
@@ -218,6 +226,10 @@ static int64_t count_rows(const struct kn_slice *slices, size_t n_slices)
 static uint64_t cuda_matrix_bytes_needed(const struct kn_slice *slices, size_t n_slices)
 {
 	int64_t cols = slices[0].col_end - slices[0].col_begin;
+	struct quant_layout layout;
+	uint64_t bytes;
+	if (quant_lay_out(slices, n_slices, &layout, &bytes))
+		return bytes;
 	return (uint64_t)(count_rows(slices, n_slices) * cols) * form_bytes(form_of(slices, n_slices));
 }
 
@@ -291,8 +303,10 @@ static enum status cuda_matrix_create(
 			err, STATUS_INPUT, "a weight matrix with %lld columns: GPUs need a multiple of 8", (long long)matrix->cols);
 	if (!status)
 		status = cuda_status(cudaMalloc(&matrix->data, matrix->bytes), "device memory for weights", err);
+	if (!status && matrix->form == PACK_QUANT)
+		status = quant_upload(backend, slices, n_slices, matrix, err);
 	int64_t row_at = 0;
-	for (size_t i = 0; i < n_slices && !status; i++) {
+	for (size_t i = 0; i < n_slices && !status && matrix->form != PACK_QUANT; i++) {
 		status = upload_slice(backend, matrix, &slices[i], row_at, err);
 		row_at += slices[i].row_end - slices[i].row_begin;
 	}
@@ -381,6 +395,8 @@ static uint64_t cuda_plan_bytes_needed(size_t n_operations)
 
 static enum status cuda_matmul(struct kn_backend *backend, const struct kn_matmul *args, int n_rows, struct err *err)
 {
+	if (args->w->form == PACK_QUANT)
+		return kn_cuda_quant_matmul(backend, args, n_rows, err);
 	if (backend->deterministic)
 		return kn_cuda_matmul_invariant(backend, args, n_rows, err);
 	if (n_rows == 1 && !args->row_index)

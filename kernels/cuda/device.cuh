@@ -8,6 +8,7 @@
 #include <cuda_runtime.h>
 #include <stdint.h>
 
+#include "kernels/cuda/quant.cuh"
 #include "kernels/kn.h"
 
 #define CUDA_WARP 32
@@ -25,6 +26,7 @@ struct kn_backend {
 	void *product; /* [rows_max][2 * cols_max] gate and up before SwiGLU, fp32 or bf16 */
 	float *attention_partials; /* see attention.cu */
 	uint32_t *attention_tickets;
+	struct quant_workspace quant;
 	bool capturing;
 	bool deterministic; /* a row's bits are the same in steps of any size */
 	char description[384];
@@ -35,6 +37,7 @@ enum pack_form {
 	PACK_BF16, /* [rows][cols] */
 	PACK_F16,
 	PACK_F32,
+	PACK_QUANT, /* see quant.cuh */
 };
 
 struct kn_matrix {
@@ -42,6 +45,7 @@ struct kn_matrix {
 	int64_t rows, cols;
 	void *data;
 	uint64_t bytes;
+	struct quant_layout quant; /* PACK_QUANT only; its pointers lead into data */
 };
 
 /* Whether what an operation writes for the product with reader is kept in that matrix's type instead of fp32: such products round

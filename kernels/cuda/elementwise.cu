@@ -41,6 +41,8 @@ enum status kn_cuda_embed(struct kn_backend *backend, const struct kn_matrix *ta
 		error = launch_after(
 			backend->stream, grid, block, 0, embed_kernel<float>, table->data, ids, table->cols, out, out_stride);
 		break;
+	case PACK_QUANT:
+		return kn_cuda_quant_embed(backend, table, ids, n_rows, out, out_stride, err);
 	}
 	return cuda_status(error, "embed", err);
 }

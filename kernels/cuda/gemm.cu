@@ -80,12 +80,12 @@ static cublasStatus_t find_choice(struct kn_backend *backend, const struct gemm_
 	return CUBLAS_STATUS_SUCCESS;
 }
 
-enum status kn_cuda_gemm(struct kn_backend *backend, const struct kn_matmul *args, int n_rows, struct err *err)
+enum status kn_cuda_gemm_of(struct kn_backend *backend, const struct kn_matmul *args, int n_rows, const void *x, int64_t x_stride,
+	struct err *err)
 {
 	const struct kn_matrix *w = args->w;
 	const bool gated = args->epilogue == KN_SWIGLU;
 	const float one = 1.0f, keep = args->epilogue == KN_ADD ? 1.0f : 0.0f;
-	const void *x;
 	void *y = gated ? backend->product : args->y;
 	struct gemm_shape shape = {};
 	shape.form = w->form;
@@ -93,11 +93,9 @@ enum status kn_cuda_gemm(struct kn_backend *backend, const struct kn_matmul *arg
 	shape.rows = w->rows;
 	shape.cols = w->cols;
 	shape.n_rows = n_rows;
+	shape.x_stride = x_stride;
 	shape.y_stride = gated ? w->rows : args->y_stride;
 	ASSERT(gated || !is_prepared_for(args->reader, n_rows)); /* only SwiGLU and attention feed a product alone */
-	cudaError_t error = elementwise_input(backend, args, n_rows, &x, &shape.x_stride);
-	if (error)
-		return cuda_status(error, "input of a matrix product", err);
 	struct gemm_choice *choice;
 	cublasStatus_t status = find_choice(backend, &shape, &choice);
 	if (status == CUBLAS_STATUS_SUCCESS)
@@ -108,6 +106,16 @@ enum status kn_cuda_gemm(struct kn_backend *backend, const struct kn_matmul *arg
 		return err_set(err, STATUS_UNAVAILABLE, "cuBLASLt refused a product of [%d, %lld] with [%lld, %lld]: %s", n_rows,
 			(long long)w->cols, (long long)w->rows, (long long)w->cols, cublasLtGetStatusString(status));
 	return gated ? cuda_status(elementwise_swiglu(backend, args, n_rows), "swiglu", err) : STATUS_OK;
+}
+
+enum status kn_cuda_gemm(struct kn_backend *backend, const struct kn_matmul *args, int n_rows, struct err *err)
+{
+	const void *x;
+	int64_t x_stride;
+	cudaError_t error = elementwise_input(backend, args, n_rows, &x, &x_stride);
+	if (error)
+		return cuda_status(error, "input of a matrix product", err);
+	return kn_cuda_gemm_of(backend, args, n_rows, x, x_stride, err);
 }
 
 enum status gemm_cache_create(struct kn_backend *backend, struct gemm_cache *cache, struct err *err)

@@ -25,6 +25,10 @@ struct gemm_cache {
 	int n_choices, next;
 };
 
+/* The product alone, of an input that is in the weights' type already. */
+enum status kn_cuda_gemm_of(struct kn_backend *backend, const struct kn_matmul *args, int n_rows, const void *x, int64_t x_stride,
+	struct err *err);
+
 /* Prepares *cache (zeroed memory) and hangs it into the backend. */
 enum status gemm_cache_create(struct kn_backend *backend, struct gemm_cache *cache, struct err *err);
 void gemm_cache_release(struct gemm_cache *cache);

@@ -71,6 +71,8 @@ enum status kn_cuda_gemv(struct kn_backend *backend, const struct kn_matmul *arg
 	case PACK_F32:
 		error = launch<PACK_F32>(backend->stream, (int)n_blocks, shared_bytes, gemv);
 		break;
+	case PACK_QUANT:
+		break;
 	}
 	return cuda_status(error, "gemv", err);
 }
