@@ -251,6 +251,9 @@ static void convert_row(const struct kn_slice *slice, int64_t row, enum pack_for
 		return;
 	}
 	dtype_dequantize(slice->dtype, at, wide, cols);
+	const int64_t scales_per_line = slice->scales ? (slice->cols + slice->scale_cols - 1) / slice->scale_cols : 0;
+	for (int64_t i = 0; slice->scales && i < cols; i++)
+		wide[i] *= slice->scales[row / slice->scale_rows * scales_per_line + (slice->col_begin + i) / slice->scale_cols];
 	for (int64_t i = 0; i < cols; i++)
 		((uint16_t *)out)[i] = dtype_f32_to_f16(wide[i]);
 }

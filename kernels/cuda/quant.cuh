@@ -58,7 +58,8 @@ __host__ __device__ constexpr int quant_stage_units(int form)
 	return form == QUANT_Q4_0 || form == QUANT_Q4_1 || form == QUANT_Q8_0 ? 4 : 1;
 }
 
-/* Strips of one slice, or of neighbouring slices of one form that fill whole strips. Rows are those of the matrix. */
+/* Strips of one slice, or of neighbouring slices of one form that fill whole strips. Rows are those of the matrix. Where all
+ * segments have one form, each of the three arrays goes on from a segment to the next. */
 struct quant_segment {
 	const uint8_t *units; /* [n_strips][n_units] */
 	const float *unit_scales; /* F8 only: [n_strips][n_units] factor of the strip's 16 rows in the unit's columns */
@@ -71,7 +72,7 @@ struct quant_layout {
 	int32_t n_segments, n_strips;
 	int32_t granule_cols; /* multiple of every segment's unit */
 	int32_t stage_bytes; /* of the largest stage */
-	struct quant_segment segments[QUANT_SEGMENTS_MAX];
+	struct quant_segment segments[QUANT_SEGMENTS_MAX]; /* unused ones begin at INT32_MAX */
 };
 
 /* Device memory of the backend for such weights. */
@@ -82,13 +83,16 @@ struct quant_workspace {
 	float *row_scales; /* [QUANT_FEW_ROWS_MAX] what a row of the panel is to be multiplied by */
 };
 
-/* Segment that holds a strip. */
-static __host__ __device__ inline const struct quant_segment *quant_segment_of(const struct quant_layout *layout, int strip)
+/* Segment that holds a strip. The loop's bounds are fixed, so that it becomes selections. */
+static __host__ __device__ inline struct quant_segment quant_segment_of(const struct quant_layout *layout, int strip)
 {
-	const struct quant_segment *segment = layout->segments;
-	for (int i = 1; i < layout->n_segments; i++)
+	struct quant_segment segment = layout->segments[0];
+#ifdef __CUDA_ARCH__
+#pragma unroll
+#endif
+	for (int i = 1; i < QUANT_SEGMENTS_MAX; i++)
 		if (strip >= layout->segments[i].strip_begin)
-			segment = &layout->segments[i];
+			segment = layout->segments[i];
 	return segment;
 }
 

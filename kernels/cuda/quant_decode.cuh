@@ -10,10 +10,12 @@
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/quant_panel.cuh"
 
-/* (a & mask) | b: one instruction. */
-static __device__ __forceinline__ uint32_t masked_or(uint32_t a, uint32_t mask, uint32_t b)
+/* (a & MASK) | b in one instruction, which the compiler would not choose for two constants. */
+template <uint32_t MASK> static __device__ __forceinline__ uint32_t masked_or(uint32_t a, uint32_t b)
 {
-	return (a & mask) | b;
+	uint32_t out;
+	asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(out) : "r"(a), "n"(MASK), "r"(b));
+	return out;
 }
 
 static __device__ __forceinline__ uint32_t minus(uint32_t pair, uint32_t offset)
@@ -44,10 +46,10 @@ struct quant_fragments {
 #pragma unroll
 		for (int row = 0; row < 2; row++) {
 			const uint32_t w = words[row], upper = w >> 8;
-			a[0][row] = masked_or(w, 0x000f000fu, F16_1024);
-			a[0][2 + row] = masked_or(w, 0x00f000f0u, F16_64);
-			a[1][row] = masked_or(upper, 0x000f000fu, F16_1024);
-			a[1][2 + row] = masked_or(upper, 0x00f000f0u, F16_64);
+			a[0][row] = masked_or<0x000f000fu>(w, F16_1024);
+			a[0][2 + row] = masked_or<0x00f000f0u>(w, F16_64);
+			a[1][row] = masked_or<0x000f000fu>(upper, F16_1024);
+			a[1][2 + row] = masked_or<0x00f000f0u>(upper, F16_64);
 		}
 	}
 
@@ -60,10 +62,10 @@ struct quant_fragments {
 			const uint32_t w = words[row], upper = w >> 8;
 			const uint32_t first = row ? __funnelshift_r(bits, bits, 8) : bits;
 			const uint32_t second = row ? __funnelshift_r(bits, bits, 10) : bits >> 2;
-			a[0][row] = minus(masked_or(first, 0x00300030u, masked_or(w, 0x000f000fu, F16_1024)), F16_1056);
-			a[0][2 + row] = minus(masked_or(first, 0x03000300u, masked_or(w, 0x00f000f0u, F16_64)), F16_96);
-			a[1][row] = minus(masked_or(second, 0x00300030u, masked_or(upper, 0x000f000fu, F16_1024)), F16_1056);
-			a[1][2 + row] = minus(masked_or(second, 0x03000300u, masked_or(upper, 0x00f000f0u, F16_64)), F16_96);
+			a[0][row] = minus(masked_or<0x00300030u>(first, masked_or<0x000f000fu>(w, F16_1024)), F16_1056);
+			a[0][2 + row] = minus(masked_or<0x03000300u>(first, masked_or<0x00f000f0u>(w, F16_64)), F16_96);
+			a[1][row] = minus(masked_or<0x00300030u>(second, masked_or<0x000f000fu>(upper, F16_1024)), F16_1056);
+			a[1][2 + row] = minus(masked_or<0x03000300u>(second, masked_or<0x00f000f0u>(upper, F16_64)), F16_96);
 		}
 	}
 
@@ -113,38 +115,36 @@ struct quant_fragments {
  * the rest), otherwise a multiple of 8. */
 template <int ROWS> struct quant_lane {
 	static const int TILES = ROWS == 2 ? 1 : ROWS / 8;
-	struct quant_panel<ROWS> panel;
 	int lane, g, t;
+	const __half *x; /* of this lane's columns */
+	const float *sums; /* of the two rows whose sums it gets */
+	const __half *parts;
 
-	__device__ quant_lane(const struct quant_panel<ROWS> &panel) : panel(panel)
+	/* The row of the panel that is this lane's column of tile 0 is g, or for one row its part g % 2; its sums are of rows 2t and
+	 * 2t + 1. */
+	__device__ quant_lane(const struct quant_panel<ROWS> &panel)
 	{
 		lane = threadIdx.x % CUDA_WARP;
 		g = lane / 4;
 		t = lane % 4;
-	}
-
-	/* Row of the panel that is this lane's column of tile n; first of the two rows whose sums it gets. */
-	__device__ __forceinline__ int input_row(int n) const
-	{
-		return ROWS == 2 ? g % 2 : n * 8 + g;
-	}
-	__device__ __forceinline__ int output_row(int n) const
-	{
-		return ROWS == 2 ? 0 : n * 8 + 2 * t;
+		const int row = ROWS == 2 ? g % 2 : g;
+		x = panel.x + row * 32 + 8 * t;
+		sums = panel.sums + (ROWS == 2 ? 0 : 2 * t);
+		parts = panel.parts + row * 16 + t * 4;
 	}
 
 	__device__ __forceinline__ uint4 input(int block, int n) const
 	{
-		return *(const uint4 *)(panel.x + ((size_t)block * ROWS + input_row(n)) * 32 + 8 * t);
+		return *(const uint4 *)(x + (block * ROWS + n * 8) * 32);
 	}
 
 	/* The offset of nibbles (which 0) or S (1) of both output rows. */
-	__device__ __forceinline__ float2 sums(int block, int which, int n) const
+	__device__ __forceinline__ float2 sum(int block, int which, int n) const
 	{
-		return *(const float2 *)(panel.sums + ((size_t)block * 2 + which) * ROWS + output_row(n));
+		return *(const float2 *)(sums + (block * 2 + which) * ROWS + n * 8);
 	}
 
-	/* c += fragments * activations of a block, of one depth or both. */
+	/* c += fragments * activations of a block, of both depths. */
 	__device__ __forceinline__ void multiply(const struct quant_fragments &f, uint4 x, float (&c)[4]) const
 	{
 		mma_f16(c, f.a[0], x.x, x.y);
@@ -185,8 +185,8 @@ static __device__ __forceinline__ void unit_q4(
 #pragma unroll
 		for (int n = 0; n < l.TILES; n++) {
 			float c[4];
-			float2 offset = l.sums(block, 0, n);
-			const float2 sum = l.sums(block, 1, n);
+			float2 offset = l.sum(block, 0, n);
+			const float2 sum = l.sum(block, 1, n);
 			if (!HAS_MIN) {
 				offset.x = fmaf(-8.0f, sum.x, offset.x);
 				offset.y = fmaf(-8.0f, sum.y, offset.y);
@@ -246,11 +246,11 @@ static __device__ __forceinline__ void unit_q4_k(
 	const uint32_t rest = *(const uint16_t *)(unit + 2176 + l.lane * 2);
 	const uint2 factors = *(const uint2 *)(unit + 2240 + l.g * 8);
 	const uint32_t spread = __byte_perm(rest, 0, 0x4140);
-	const uint32_t scales_low = minus(masked_or(packed, 0x003f003fu, F16_1024), F16_1024);
-	const uint32_t mins_low = minus(masked_or(packed >> 6, 0x003f003fu, F16_1024), F16_1024);
-	const uint32_t mins_high = minus(masked_or(spread, 0x003f003fu, F16_1024), F16_1024);
+	const uint32_t scales_low = minus(masked_or<0x003f003fu>(packed, F16_1024), F16_1024);
+	const uint32_t mins_low = minus(masked_or<0x003f003fu>(packed >> 6, F16_1024), F16_1024);
+	const uint32_t mins_high = minus(masked_or<0x003f003fu>(spread, F16_1024), F16_1024);
 	const uint32_t scales_high =
-		minus(masked_or(spread >> 2, 0x00300030u, masked_or(packed >> 12, 0x000f000fu, F16_1024)), F16_1024);
+		minus(masked_or<0x00300030u>(spread >> 2, masked_or<0x000f000fu>(packed >> 12, F16_1024)), F16_1024);
 	float sums[quant_lane<ROWS>::TILES][4] = {};
 #pragma unroll
 	for (int chunk = 0; chunk < 4; chunk++) {
@@ -265,7 +265,7 @@ static __device__ __forceinline__ void unit_q4_k(
 #pragma unroll
 			for (int n = 0; n < l.TILES; n++) {
 				float c[4];
-				set(c, l.sums(block, 0, n));
+				set(c, l.sum(block, 0, n));
 				l.multiply(f, l.input(block, n), c);
 				add_scaled(sums[n], b ? low.y : low.x, b ? high.y : high.x, c);
 			}
@@ -276,7 +276,7 @@ static __device__ __forceinline__ void unit_q4_k(
 #pragma unroll
 	for (int n = 0; n < l.TILES; n++) {
 		float c[4] = {};
-		const uint2 parts = *(const uint2 *)(l.panel.parts + (((size_t)index * ROWS + l.input_row(n)) * 4 + l.t) * 4);
+		const uint2 parts = *(const uint2 *)(l.parts + (index * ROWS + n * 8) * 16);
 		mma_f16(c, mins, parts.x, parts.y);
 		add_scaled(acc[n], low.x, high.x, sums[n]);
 		add_scaled(acc[n], -low.y, -high.y, c);

@@ -95,6 +95,8 @@ bool quant_lay_out(const struct kn_slice *slices, size_t n_slices, struct quant_
 	*out = {};
 	if (!add_segments(slices, n_slices, out))
 		return false;
+	for (int i = out->n_segments; i < QUANT_SEGMENTS_MAX; i++)
+		out->segments[i].strip_begin = out->segments[i].row_begin = INT32_MAX;
 	out->granule_cols = 64;
 	for (int i = 0; i < out->n_segments; i++) {
 		const int form = out->segments[i].form;
@@ -113,12 +115,13 @@ bool quant_lay_out(const struct kn_slice *slices, size_t n_slices, struct quant_
 	}
 	for (int i = 0; i < out->n_segments; i++) {
 		struct quant_segment *segment = &out->segments[i];
-		if (segment->form != QUANT_F8)
-			continue;
 		segment->row_scales = (const float *)at;
-		at += (uintptr_t)segment->n_strips * QUANT_STRIP_ROWS * sizeof(float);
+		at += segment->form == QUANT_F8 ? (uintptr_t)segment->n_strips * QUANT_STRIP_ROWS * sizeof(float) : 0;
+	}
+	for (int i = 0; i < out->n_segments; i++) {
+		struct quant_segment *segment = &out->segments[i];
 		segment->unit_scales = (const float *)at;
-		at += ((uintptr_t)segment->n_strips * (uintptr_t)segment->n_units * sizeof(float) + 15) / 16 * 16;
+		at += segment->form == QUANT_F8 ? (uintptr_t)segment->n_strips * (uintptr_t)segment->n_units * sizeof(float) : 0;
 	}
 	*bytes = at;
 	return true;
@@ -417,18 +420,16 @@ enum status quant_upload(
 	for (int i = 0; i < layout->n_segments; i++) {
 		struct quant_segment *segment = &layout->segments[i];
 		segment->units = (const uint8_t *)matrix->data + (uintptr_t)segment->units;
-		if (segment->form != QUANT_F8)
-			continue;
 		segment->row_scales = (const float *)((const uint8_t *)matrix->data + (uintptr_t)segment->row_scales);
 		segment->unit_scales = (const float *)((const uint8_t *)matrix->data + (uintptr_t)segment->unit_scales);
 	}
 	int strip = 0;
 	cudaError_t error = cudaSuccess;
 	for (size_t i = 0; i < n_slices && !error; i++) {
-		const struct quant_segment *segment = quant_segment_of(layout, strip);
-		error = upload_units(backend, &slices[i], segment, strip - segment->strip_begin);
-		if (!error && segment->form == QUANT_F8)
-			error = upload_scales(&slices[i], segment, strip - segment->strip_begin);
+		const struct quant_segment segment = quant_segment_of(layout, strip);
+		error = upload_units(backend, &slices[i], &segment, strip - segment.strip_begin);
+		if (!error && segment.form == QUANT_F8)
+			error = upload_scales(&slices[i], &segment, strip - segment.strip_begin);
 		strip += strips_of(&slices[i]);
 	}
 	if (!error)

@@ -11,7 +11,11 @@
 #ifndef QUANT_RING_STAGES
 #define QUANT_RING_STAGES 2 /* measured: QUANT_NOTES.md */
 #endif
+#ifndef QUANT_BLOCKS
+#define QUANT_BLOCKS 2
+#endif
 #define STATIC_BYTES 256 /* of shared memory: what the kernel declares itself */
+#define QUANT_MIXED 6 /* stands for a matrix of several forms; after the last of enum quant_form */
 #define SUMS_STRIDE 20 /* of 16 sums: lanes of a warp store to different banks */
 
 struct product_args {
@@ -29,56 +33,110 @@ struct product_args {
 	int n_rows, cols, n_granules, n_items;
 };
 
-/* What a warp fetches, stage by stage. */
+/* What a warp fetches, stage by stage: its granules of a strip, of the next one, and so on. */
 struct quant_stream {
-	int item, half, granule_begin, granule_end;
-	const uint8_t *from;
+	int granule_begin, granule_end;
+	const uint8_t *from; /* of this lane */
 	const float *factor; /* F8: of the next unit */
-	int left, stage_bytes;
+	int strips, stages; /* left, of the block and of this strip */
+	int half; /* of this strip's item */
+	/* A matrix of one form: */
+	int strip_stages, tail_bytes; /* of a strip, and in its last stage */
+	int64_t half_step, item_step; /* bytes from a strip's end to the next one's beginning */
+	int64_t half_factors, item_factors;
+	/* A mixed one: */
+	int item, form;
 };
 
-static __device__ __forceinline__ void stream_seek(const struct product_args &args, struct quant_stream &stream)
+/* What belongs to the warp, and the place of its first stage. FORM is that of the whole matrix, or QUANT_MIXED. */
+template <int FORM> static __device__ __forceinline__ void stream_seek(const struct product_args &args, struct quant_stream &stream)
 {
-	const int strip = stream.item + stream.half * args.n_items;
-	const struct quant_segment *segment = quant_segment_of(&args.layout, strip);
-	const int form = segment->form, unit_bytes = quant_unit_bytes(form);
+	int strip = stream.item + stream.half * args.n_items;
+	struct quant_segment segment = args.layout.segments[0];
+	if (FORM == QUANT_MIXED) {
+		segment = quant_segment_of(&args.layout, strip);
+		strip -= segment.strip_begin;
+	}
+	const int form = FORM == QUANT_MIXED ? segment.form : FORM, unit_bytes = quant_unit_bytes(form);
 	const int units = args.layout.granule_cols / quant_unit_cols(form);
-	const int64_t first = (int64_t)(strip - segment->strip_begin) * segment->n_units + stream.granule_begin * units;
-	stream.from = segment->units + first * unit_bytes;
-	stream.factor = form == QUANT_F8 ? segment->unit_scales + first : NULL;
-	stream.left = (stream.granule_end - stream.granule_begin) * units * unit_bytes;
-	stream.stage_bytes = quant_stage_units(form) * unit_bytes;
+	const int64_t first = (int64_t)strip * segment.n_units + stream.granule_begin * units;
+	const int n_units = (stream.granule_end - stream.granule_begin) * units, stage_units = quant_stage_units(form);
+	stream.form = form;
+	stream.from = segment.units + first * unit_bytes + threadIdx.x % CUDA_WARP * 16;
+	stream.factor = form == QUANT_F8 ? segment.unit_scales + first : NULL;
+	stream.strip_stages = stream.stages = (n_units + stage_units - 1) / stage_units;
+	stream.tail_bytes = (n_units - (stream.strip_stages - 1) * stage_units) * unit_bytes;
+	if (FORM == QUANT_MIXED)
+		return;
+	const int64_t half_strips = (int64_t)args.n_items * segment.n_units, next_strips = (int64_t)gridDim.x * segment.n_units;
+	const bool paired = args.epilogue == KN_SWIGLU;
+	stream.half_factors = half_strips - n_units;
+	stream.item_factors = next_strips - n_units - (paired ? half_strips : 0);
+	stream.half_step = stream.half_factors * unit_bytes;
+	stream.item_step = stream.item_factors * unit_bytes;
+}
+
+template <int FORM> static __device__ __forceinline__ void stream_begin(const struct product_args &args, struct quant_stream &stream)
+{
+	const int n_warps = blockDim.x / CUDA_WARP, warp = threadIdx.x / CUDA_WARP;
+	stream.granule_begin = args.n_granules * warp / n_warps;
+	stream.granule_end = args.n_granules * (warp + 1) / n_warps;
+	stream.strips = (args.n_items - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;
+	stream.strips = stream.granule_begin == stream.granule_end ? 0 : args.epilogue == KN_SWIGLU ? 2 * stream.strips : stream.strips;
+	stream.item = blockIdx.x;
+	stream.half = 0;
+	stream_seek<FORM>(args, stream);
+}
+
+template <int BYTES> static __device__ __forceinline__ void copy_stage(uint32_t to, const uint8_t *from)
+{
+	const int offset = threadIdx.x % CUDA_WARP * 16;
+#pragma unroll
+	for (int i = 0; i < BYTES; i += CUDA_WARP * 16)
+		if (i + CUDA_WARP * 16 <= BYTES || offset + i < BYTES)
+			copy_async(to + offset + i, from + i, true);
+}
+
+static __device__ __noinline__ void copy_part(uint32_t to, const uint8_t *from, int bytes)
+{
+	for (int i = threadIdx.x % CUDA_WARP * 16; i < bytes; i += CUDA_WARP * 16, from += CUDA_WARP * 16)
+		copy_async(to + i, from, true);
 }
 
 /* Begins the copy of the next stage; at the end of the work an empty one. */
+template <int FORM>
 static __device__ __forceinline__ void stream_next(const struct product_args &args, struct quant_stream &stream, uint32_t to)
 {
-	const int lane = threadIdx.x % CUDA_WARP;
-	if (stream.item < args.n_items) {
-		const int bytes = min(stream.left, stream.stage_bytes);
-		const int offset = lane * 16;
-#pragma unroll
-		for (int i = 0; i < 7; i++) /* the largest stage has 3360 bytes */
-			if (offset + i * 512 < bytes)
-				copy_async(to + offset + i * 512, stream.from + offset + i * 512, true);
-		if (stream.factor) {
-			if (lane == 0)
+	if (stream.strips > 0) {
+		const int form = FORM == QUANT_MIXED ? stream.form : FORM;
+		const int stage_bytes = quant_stage_units(form) * quant_unit_bytes(form);
+		const int bytes = stream.stages == 1 ? stream.tail_bytes : stage_bytes;
+		if (FORM == QUANT_MIXED || bytes != stage_bytes)
+			copy_part(to, stream.from, bytes);
+		else
+			copy_stage<FORM == QUANT_MIXED ? 16 : quant_stage_units(FORM) * quant_unit_bytes(FORM)>(to, stream.from);
+		if (form == QUANT_F8) {
+			if (threadIdx.x % CUDA_WARP == 0)
 				asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to + quant_unit_bytes(QUANT_F8)),
 					"l"(stream.factor)
 					: "memory");
 			stream.factor++;
 		}
 		stream.from += bytes;
-		stream.left -= bytes;
-		if (stream.left == 0) {
-			if (args.epilogue == KN_SWIGLU && stream.half == 0) {
-				stream.half = 1;
+		if (--stream.stages == 0) {
+			const bool again = args.epilogue == KN_SWIGLU && stream.half == 0;
+			stream.half = again ? 1 : 0;
+			stream.strips--;
+			if (FORM == QUANT_MIXED) {
+				stream.item += again ? 0 : gridDim.x;
+				if (stream.strips > 0)
+					stream_seek<FORM>(args, stream);
 			} else {
-				stream.half = 0;
-				stream.item += gridDim.x;
+				stream.stages = stream.strip_stages;
+				stream.from += again ? stream.half_step : stream.item_step;
+				if (FORM == QUANT_F8)
+					stream.factor += again ? stream.half_factors : stream.item_factors;
 			}
-			if (stream.item < args.n_items)
-				stream_seek(args, stream);
 		}
 	}
 	copy_async_commit();
@@ -87,16 +145,17 @@ static __device__ __forceinline__ void stream_next(const struct product_args &ar
 struct quant_ring {
 	const uint8_t *stages;
 	uint32_t address;
-	int stage_bytes, at; /* bytes from one stage to the next; the one to be used next */
+	int stage_bytes, at; /* bytes from one stage to the next; where the next one to be used begins */
 
 	__device__ __forceinline__ void advance()
 	{
-		at = at + 1 == QUANT_RING_STAGES ? 0 : at + 1;
+		at += stage_bytes;
+		at = at == QUANT_RING_STAGES * stage_bytes ? 0 : at;
 	}
 };
 
-/* One strip's product with the warp's columns. */
-template <int FORM, int ROWS>
+/* One strip's product with the warp's columns. STREAM is the form of the whole matrix. */
+template <int STREAM, int FORM, int ROWS>
 static __device__ __forceinline__ void strip_product(const struct product_args &args, struct quant_stream &stream,
 	struct quant_ring &ring, const struct quant_lane<ROWS> &lane, float (&acc)[quant_lane<ROWS>::TILES][4])
 {
@@ -106,34 +165,43 @@ static __device__ __forceinline__ void strip_product(const struct product_args &
 	for (int unit = stream.granule_begin * units; unit < end; unit += STAGE_UNITS) {
 		copy_async_wait<QUANT_RING_STAGES - 1>();
 		__syncwarp();
-		const uint8_t *stage = ring.stages + ring.at * ring.stage_bytes;
+		const uint8_t *stage = ring.stages + ring.at;
+		if (unit + STAGE_UNITS <= end) {
 #pragma unroll
-		for (int i = 0; i < STAGE_UNITS; i++)
-			if (unit + i < end)
+			for (int i = 0; i < STAGE_UNITS; i++)
 				unit_product<FORM, ROWS>(stage + i * UNIT_BYTES, unit + i, lane, acc);
+		} else {
+#pragma unroll 1
+			for (int i = 0; unit + i < end; i++)
+				unit_product<FORM, ROWS>(stage + i * UNIT_BYTES, unit + i, lane, acc);
+		}
 		__syncwarp();
-		stream_next(args, stream, ring.address + ring.at * ring.stage_bytes);
+		stream_next<STREAM>(args, stream, ring.address + ring.at);
 		ring.advance();
 	}
 }
 
-template <int ROWS>
-static __device__ __forceinline__ void any_strip_product(int form, const struct product_args &args, struct quant_stream &stream,
+template <int STREAM, int ROWS>
+static __device__ __forceinline__ void any_strip_product(int strip, const struct product_args &args, struct quant_stream &stream,
 	struct quant_ring &ring, const struct quant_lane<ROWS> &lane, float (&acc)[quant_lane<ROWS>::TILES][4])
 {
-	switch (form) {
-	case QUANT_Q4_0:
-		return strip_product<QUANT_Q4_0, ROWS>(args, stream, ring, lane, acc);
-	case QUANT_Q4_1:
-		return strip_product<QUANT_Q4_1, ROWS>(args, stream, ring, lane, acc);
-	case QUANT_Q8_0:
-		return strip_product<QUANT_Q8_0, ROWS>(args, stream, ring, lane, acc);
-	case QUANT_F8:
-		return strip_product<QUANT_F8, ROWS>(args, stream, ring, lane, acc);
-	case QUANT_Q4_K:
-		return strip_product<QUANT_Q4_K, ROWS>(args, stream, ring, lane, acc);
-	default:
-		return strip_product<QUANT_Q6_K, ROWS>(args, stream, ring, lane, acc);
+	if constexpr (STREAM != QUANT_MIXED) {
+		strip_product<STREAM, STREAM, ROWS>(args, stream, ring, lane, acc);
+	} else {
+		switch (quant_segment_of(&args.layout, strip).form) {
+		case QUANT_Q4_0:
+			return strip_product<STREAM, QUANT_Q4_0, ROWS>(args, stream, ring, lane, acc);
+		case QUANT_Q4_1:
+			return strip_product<STREAM, QUANT_Q4_1, ROWS>(args, stream, ring, lane, acc);
+		case QUANT_Q8_0:
+			return strip_product<STREAM, QUANT_Q8_0, ROWS>(args, stream, ring, lane, acc);
+		case QUANT_F8:
+			return strip_product<STREAM, QUANT_F8, ROWS>(args, stream, ring, lane, acc);
+		case QUANT_Q4_K:
+			return strip_product<STREAM, QUANT_Q4_K, ROWS>(args, stream, ring, lane, acc);
+		default:
+			return strip_product<STREAM, QUANT_Q6_K, ROWS>(args, stream, ring, lane, acc);
+		}
 	}
 }
 
@@ -150,53 +218,61 @@ static __device__ __forceinline__ void load_eight(float (&v)[8], const float *fr
 	v[7] = high.w;
 }
 
-/* Eight columns of the input, times the norm's weight; zeros past the end. *squares gets their sum of squares before that. */
-static __device__ __forceinline__ void load_input(
-	const struct product_args &args, const float *x, int column, int end, float (&v)[8], float *squares)
+/* Eight columns, or zeros past the end. */
+static __device__ __forceinline__ void load_valid(float (&v)[8], const float *from, int column, int end)
 {
 #pragma unroll
 	for (int i = 0; i < 8; i++)
 		v[i] = 0.0f;
-	if (column >= end)
-		return;
-	load_eight(v, x + column);
-	if (!args.norm_weight)
-		return;
-	float weight[8];
-	load_eight(weight, args.norm_weight + column);
-#pragma unroll
-	for (int i = 0; i < 8; i++) {
-		*squares = fmaf(v[i], v[i], *squares);
-		v[i] *= weight[i];
-	}
+	if (column < end)
+		load_eight(v, from + column);
 }
 
-/* The warp's slice of the one row. Returns what products with it are to be multiplied by. */
-static __device__ __forceinline__ float prepare_slice(
-	const struct product_args &args, const struct quant_panel<2> &panel, int begin, int end, float *squares)
+/* The warp's slice of the one row. Returns what products with it are to be multiplied by. `weight` are the norm's first eight of
+ * this lane, which do not have to wait for another kernel. */
+static __device__ __forceinline__ float prepare_slice(const struct product_args &args, const struct quant_panel<2> &panel, int begin,
+	int end, const float (&weight)[8], float *squares)
 {
 	const int lane = threadIdx.x % CUDA_WARP, valid = min(end, args.cols);
 	const float *x = args.x + (args.row_index ? args.row_index[0] * args.x_stride : 0);
-	float v[8], largest = 0.0f, unused = 0.0f;
+	float first[8], v[8], w[8], largest = 0.0f;
 	*squares = 0.0f;
-	for (int base = begin; base < end; base += 8 * CUDA_WARP) {
-		load_input(args, x, base + lane * 8, valid, v, squares);
+	load_valid(first, x, begin + lane * 8, valid);
 #pragma unroll
-		for (int i = 0; i < 8; i++)
-			largest = fmaxf(largest, fabsf(v[i]));
+	for (int i = 0; i < 8; i++) {
+		*squares = fmaf(first[i], first[i], *squares);
+		first[i] *= weight[i];
+		largest = fmaxf(largest, fabsf(first[i]));
+	}
+	for (int base = begin + 8 * CUDA_WARP; base < end; base += 8 * CUDA_WARP) {
+		load_valid(v, x, base + lane * 8, valid);
+		if (args.norm_weight)
+			load_valid(w, args.norm_weight, base + lane * 8, valid);
+#pragma unroll
+		for (int i = 0; i < 8; i++) {
+			*squares = fmaf(v[i], v[i], *squares);
+			largest = fmaxf(largest, fabsf(args.norm_weight ? v[i] * w[i] : v[i]));
+		}
 	}
 	const float2 scale = quant_panel_scale(warp_max(largest));
 	for (int base = begin; base < end; base += 8 * CUDA_WARP) {
 		const int column = base + lane * 8;
+		if (base != begin) {
+			load_valid(first, x, column, valid);
+			if (args.norm_weight)
+				load_valid(w, args.norm_weight, column, valid);
+#pragma unroll
+			for (int i = 0; i < 8; i++)
+				first[i] = args.norm_weight ? first[i] * w[i] : first[i];
+		}
 		float rest[8];
-		load_input(args, x, column, valid, v, &unused);
 #pragma unroll
 		for (int i = 0; i < 8; i++)
-			v[i] = rest[i] = v[i] * scale.x;
-		panel.put(0, column, column < end, v);
+			first[i] = rest[i] = first[i] * scale.x;
+		panel.put(0, column, column < end, first);
 #pragma unroll
 		for (int i = 0; i < 8; i++)
-			rest[i] -= v[i];
+			rest[i] -= first[i];
 		panel.put(1, column, column < end, rest);
 	}
 	*squares = warp_sum(*squares);
@@ -210,23 +286,24 @@ static __device__ __forceinline__ void finish(
 {
 	constexpr int COLUMNS = ROWS == 2 ? 1 : ROWS;
 	float values[2] = {0.0f, 0.0f};
-	const struct quant_segment *segment = quant_segment_of(&args.layout, item);
-	const int line = (item - segment->strip_begin) * QUANT_STRIP_ROWS + row;
-	if (line >= segment->rows)
+	const struct quant_segment segment = quant_segment_of(&args.layout, item);
+	const int line = (item - segment.strip_begin) * QUANT_STRIP_ROWS + row;
+	if (line >= segment.rows)
 		return;
 #pragma unroll
 	for (int half = 0; half < 2; half++) {
 		if (half == 1 && args.epilogue != KN_SWIGLU)
 			break;
+#pragma unroll 4
 		for (int warp = 0; warp < n_warps; warp++)
 			values[half] += sums[((half * n_warps + warp) * COLUMNS + column) * SUMS_STRIDE + row];
 		values[half] *= scale;
 		const int strip = item + half * args.n_items;
-		const struct quant_segment *of = quant_segment_of(&args.layout, strip);
-		if (of->form == QUANT_F8)
-			values[half] *= of->row_scales[(strip - of->strip_begin) * QUANT_STRIP_ROWS + row];
+		const struct quant_segment of = quant_segment_of(&args.layout, strip);
+		if (of.form == QUANT_F8)
+			values[half] *= of.row_scales[(strip - of.strip_begin) * QUANT_STRIP_ROWS + row];
 	}
-	float *y = args.y + column * args.y_stride + segment->row_begin + line;
+	float *y = args.y + column * args.y_stride + segment.row_begin + line;
 	if (args.epilogue == KN_SWIGLU)
 		*y = values[0] / (1.0f + __expf(-values[0])) * values[1];
 	else if (args.epilogue == KN_ADD)
@@ -235,81 +312,101 @@ static __device__ __forceinline__ void finish(
 		*y = values[0];
 }
 
-/* Block: up to WARPS_MAX warps. Shared: rings of the warps, then [2 turns][2 halves][warps][columns][SUMS_STRIDE] sums, then for one
- * row its panel. ROWS as in quant_lane. */
+/* Sums of one strip to shared memory: [columns][SUMS_STRIDE]. */
 template <int ROWS>
-__global__ void __launch_bounds__(WARPS_MAX *CUDA_WARP, ROWS == 16 ? 1 : 2) quant_product_kernel(const struct product_args args)
+static __device__ __forceinline__ void store_sums(
+	const struct quant_lane<ROWS> &lane, const float (&acc)[quant_lane<ROWS>::TILES][4], float scale, float *to)
+{
+	if constexpr (ROWS == 2) {
+		if (lane.t == 0) {
+			to[lane.g] = (acc[0][0] + acc[0][1]) * scale;
+			to[lane.g + 8] = (acc[0][2] + acc[0][3]) * scale;
+		}
+	} else {
+#pragma unroll
+		for (int n = 0; n < lane.TILES; n++)
+#pragma unroll
+			for (int i = 0; i < 4; i++)
+				to[(n * 8 + 2 * lane.t + i % 2) * SUMS_STRIDE + i / 2 * 8 + lane.g] = acc[n][i];
+	}
+}
+
+/* Items whose sums are kept before the block's warps meet to add them up. */
+static __host__ __device__ constexpr int batch_items(int rows, int n_halves)
+{
+	return rows == 2 ? 8 / n_halves : 1;
+}
+
+/* Block: up to WARPS_MAX warps. Shared: rings of the warps, then sums [2 turns][batch][2 halves][warps][columns][SUMS_STRIDE], then
+ * for one row its panel. ROWS as in quant_lane. */
+template <int FORM, int ROWS>
+__global__ void __launch_bounds__(WARPS_MAX *CUDA_WARP, ROWS == 16 ? 1 : QUANT_BLOCKS) quant_product_kernel(const struct product_args args)
 {
 	extern __shared__ __align__(128) uint8_t shared[];
 	__shared__ float squares[WARPS_MAX];
 	constexpr int COLUMNS = ROWS == 2 ? 1 : ROWS, TILES = quant_lane<ROWS>::TILES;
 	const int n_warps = blockDim.x / CUDA_WARP, warp = threadIdx.x / CUDA_WARP;
 	const int n_halves = args.epilogue == KN_SWIGLU ? 2 : 1;
+	const int batch_most = batch_items(ROWS, n_halves);
 	const int ring_bytes = QUANT_RING_STAGES * args.layout.stage_bytes;
 	float *sums = (float *)(shared + n_warps * ring_bytes);
-	const int turn_sums = n_halves * n_warps * COLUMNS * SUMS_STRIDE;
+	const int item_sums = n_halves * n_warps * COLUMNS * SUMS_STRIDE;
 	struct quant_ring ring = {shared + warp * ring_bytes, shared_address(shared + warp * ring_bytes), args.layout.stage_bytes, 0};
-	struct quant_stream stream = {};
-	stream.granule_begin = args.n_granules * warp / n_warps;
-	stream.granule_end = args.n_granules * (warp + 1) / n_warps;
-	stream.item = stream.granule_begin < stream.granule_end ? blockIdx.x : args.n_items;
-	if (stream.item < args.n_items)
-		stream_seek(args, stream);
+	struct quant_stream stream;
+	stream_begin<FORM>(args, stream);
 #pragma unroll
 	for (int i = 0; i < QUANT_RING_STAGES; i++)
-		stream_next(args, stream, ring.address + i * ring.stage_bytes);
+		stream_next<FORM>(args, stream, ring.address + i * ring.stage_bytes);
 	dependency_release();
-	dependency_wait();
 
 	float slice_scale = 1.0f;
-	const struct quant_panel<ROWS> panel(ROWS == 2 ? (void *)(sums + 2 * turn_sums) : args.panel, args.cols);
+	const struct quant_panel<ROWS> panel(ROWS == 2 ? (void *)(sums + 2 * batch_most * item_sums) : args.panel, args.cols);
 	const struct quant_lane<ROWS> lane(panel);
 	if constexpr (ROWS == 2) {
-		float slice_squares;
-		slice_scale = prepare_slice(args, panel, stream.granule_begin * args.layout.granule_cols,
-			stream.granule_end * args.layout.granule_cols, &slice_squares);
+		const int begin = stream.granule_begin * args.layout.granule_cols, end = stream.granule_end * args.layout.granule_cols;
+		float slice_squares, weight[8];
+#pragma unroll
+		for (int i = 0; i < 8; i++)
+			weight[i] = 1.0f;
+		if (args.norm_weight)
+			load_valid(weight, args.norm_weight, begin + lane.lane * 8, min(end, args.cols));
+		dependency_wait();
+		slice_scale = prepare_slice(args, panel, begin, end, weight, &slice_squares);
 		if (lane.lane == 0)
 			squares[warp] = slice_squares;
 		__syncwarp();
+	} else {
+		dependency_wait();
 	}
 	int turn = 0;
 #pragma unroll 1
-	for (int item = blockIdx.x; item < args.n_items; item += gridDim.x, turn++) {
-		float *turn_at = sums + turn % 2 * turn_sums;
+	for (int first = blockIdx.x; first < args.n_items; first += batch_most * gridDim.x, turn ^= 1) {
+		float *batch = sums + turn * batch_most * item_sums;
+		float *to = batch + warp * COLUMNS * SUMS_STRIDE;
+		int n_batch = 0;
 #pragma unroll 1
-		for (int half = 0; half < n_halves; half++) {
-			float acc[TILES][4] = {};
-			any_strip_product<ROWS>(quant_segment_of(&args.layout, item + half * args.n_items)->form, args, stream, ring,
-				lane, acc);
-			float *to = turn_at + (half * n_warps + warp) * COLUMNS * SUMS_STRIDE + lane.g;
-			if constexpr (ROWS == 2) {
-				if (lane.t == 0) {
-					to[0] = (acc[0][0] + acc[0][1]) * slice_scale;
-					to[8] = (acc[0][2] + acc[0][3]) * slice_scale;
-				}
-			} else {
-#pragma unroll
-				for (int n = 0; n < TILES; n++)
-#pragma unroll
-					for (int i = 0; i < 4; i++)
-						to[(n * 8 + 2 * lane.t + i % 2) * SUMS_STRIDE + i / 2 * 8] = acc[n][i];
+		for (int item = first; n_batch < batch_most && item < args.n_items; item += gridDim.x, n_batch++)
+#pragma unroll 1
+			for (int half = 0; half < n_halves; half++) {
+				float acc[TILES][4] = {};
+				any_strip_product<FORM, ROWS>(item + half * args.n_items, args, stream, ring, lane, acc);
+				store_sums<ROWS>(lane, acc, slice_scale, to);
+				to += n_warps * COLUMNS * SUMS_STRIDE;
 			}
+		__syncthreads(); /* the batch before the last has been read by everyone who is here */
+		float scale = 1.0f;
+		if (ROWS == 2 && args.norm_weight && threadIdx.x < n_batch * QUANT_STRIP_ROWS) {
+			float total = 0.0f;
+#pragma unroll 4
+			for (int i = 0; i < n_warps; i++)
+				total += squares[i];
+			scale = rsqrtf(total / (float)args.cols + args.norm_eps);
 		}
-		__syncthreads(); /* the sums of the turn before last have been read by everyone who is here */
-		if (ROWS == 2) {
-			if (warp == turn % n_warps && lane.lane < QUANT_STRIP_ROWS) {
-				float scale = 1.0f, total = 0.0f;
-				for (int i = 0; args.norm_weight && i < n_warps; i++)
-					total += squares[i];
-				if (args.norm_weight)
-					scale = 1.0f / sqrtf(total / (float)args.cols + args.norm_eps);
-				finish<ROWS>(args, item, turn_at, n_warps, lane.lane, 0, scale);
-			}
-		} else {
-			for (int i = threadIdx.x; i < QUANT_STRIP_ROWS * args.n_rows; i += blockDim.x) {
-				const int column = i / QUANT_STRIP_ROWS;
-				finish<ROWS>(args, item, turn_at, n_warps, i % QUANT_STRIP_ROWS, column, args.panel_scales[column]);
-			}
+		const int n_columns = ROWS == 2 ? 1 : args.n_rows;
+		for (int i = threadIdx.x; i < n_batch * QUANT_STRIP_ROWS * n_columns; i += blockDim.x) {
+			const int column = i / QUANT_STRIP_ROWS % n_columns, at = i / QUANT_STRIP_ROWS / n_columns;
+			finish<ROWS>(args, first + at * gridDim.x, batch + at * item_sums, n_warps, i % QUANT_STRIP_ROWS, column,
+				ROWS == 2 ? scale : args.panel_scales[column]);
 		}
 	}
 	copy_async_wait<0>();
@@ -319,10 +416,10 @@ __global__ void __launch_bounds__(WARPS_MAX *CUDA_WARP, ROWS == 16 ? 1 : 2) quan
 
 static size_t shared_bytes(const struct product_args *args, int n_warps, int rows)
 {
-	const size_t halves = args->epilogue == KN_SWIGLU ? 2 : 1, columns = rows == 1 ? 1 : rows <= 8 ? 8 : 16;
+	const size_t halves = args->epilogue == KN_SWIGLU ? 2 : 1, columns = rows == 2 ? 1 : (size_t)rows;
 	return (size_t)n_warps * QUANT_RING_STAGES * (size_t)args->layout.stage_bytes +
-		2 * halves * (size_t)n_warps * columns * SUMS_STRIDE * sizeof(float) +
-		(rows == 1 ? quant_panel<2>::bytes(args->cols) : 0);
+		2 * (size_t)batch_items(rows, (int)halves) * halves * (size_t)n_warps * columns * SUMS_STRIDE * sizeof(float) +
+		(rows == 2 ? quant_panel<2>::bytes(args->cols) : 0);
 }
 
 /* Warps of a block: so many that all have about the same number of granules; more of them where it makes no difference. */
@@ -340,6 +437,36 @@ static int choose_warps(int n_granules)
 		}
 	}
 	return best;
+}
+
+typedef void product_kernel(const struct product_args);
+
+template <int FORM> static product_kernel *kernel_of_rows(int rows)
+{
+	return rows == 2 ? quant_product_kernel<FORM, 2> : rows == 8 ? quant_product_kernel<FORM, 8> : quant_product_kernel<FORM, 16>;
+}
+
+static product_kernel *kernel_of(int form, int rows)
+{
+	static product_kernel *(*const of_form[])(int) = {
+		kernel_of_rows<QUANT_Q4_0>,
+		kernel_of_rows<QUANT_Q4_1>,
+		kernel_of_rows<QUANT_Q8_0>,
+		kernel_of_rows<QUANT_F8>,
+		kernel_of_rows<QUANT_Q4_K>,
+		kernel_of_rows<QUANT_Q6_K>,
+		kernel_of_rows<QUANT_MIXED>,
+	};
+	return of_form[form](rows);
+}
+
+/* The form of all segments, or QUANT_MIXED. */
+static int form_of(const struct quant_layout *layout)
+{
+	for (int i = 1; i < layout->n_segments; i++)
+		if (layout->segments[i].form != layout->segments[0].form)
+			return QUANT_MIXED;
+	return layout->segments[0].form;
 }
 
 enum status quant_product(struct kn_backend *backend, const struct kn_matmul *args, int first_row, int n_rows, struct err *err)
@@ -363,20 +490,14 @@ enum status quant_product(struct kn_backend *backend, const struct kn_matmul *ar
 	product.n_items = args->epilogue == KN_SWIGLU ? w->quant.n_strips / 2 : w->quant.n_strips;
 	const int n_warps = choose_warps(product.n_granules);
 	const int blocks = backend->n_sms * (WARPS_MAX / n_warps);
-	bool one = n_rows == 1 && first_row == 0 && shared_bytes(&product, n_warps, 1) <= backend->quant.shared_bytes_max;
+	const bool one = n_rows == 1 && first_row == 0 && shared_bytes(&product, n_warps, 2) <= backend->quant.shared_bytes_max;
+	const int rows = one ? 2 : n_rows <= 8 ? 8 : 16;
 	cudaError_t error = one ? cudaSuccess : quant_prepare(backend, args, first_row, n_rows);
 	if (error)
 		return cuda_status(error, "input of a matrix product", err);
 	dim3 grid(product.n_items < blocks ? product.n_items : blocks), block(n_warps * CUDA_WARP);
-	if (one)
-		error = launch_dependent(
-			backend->stream, grid, block, shared_bytes(&product, n_warps, 1), quant_product_kernel<2>, product);
-	else if (n_rows <= 8)
-		error = launch_dependent(
-			backend->stream, grid, block, shared_bytes(&product, n_warps, 8), quant_product_kernel<8>, product);
-	else
-		error = launch_dependent(
-			backend->stream, grid, block, shared_bytes(&product, n_warps, 16), quant_product_kernel<16>, product);
+	error = launch_dependent(backend->stream, grid, block, shared_bytes(&product, n_warps, rows),
+		kernel_of(form_of(&w->quant), rows), product);
 	return cuda_status(error, "matrix product of quantised weights", err);
 }
 
@@ -385,14 +506,9 @@ cudaError_t quant_product_init(struct kn_backend *backend)
 	int most = 0;
 	cudaError_t error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, backend->device);
 	backend->quant.shared_bytes_max = (size_t)(most - STATIC_BYTES);
-	if (!error)
-		error = cudaFuncSetAttribute(
-			quant_product_kernel<2>, cudaFuncAttributeMaxDynamicSharedMemorySize, most - STATIC_BYTES);
-	if (!error)
-		error = cudaFuncSetAttribute(
-			quant_product_kernel<8>, cudaFuncAttributeMaxDynamicSharedMemorySize, most - STATIC_BYTES);
-	if (!error)
-		error = cudaFuncSetAttribute(
-			quant_product_kernel<16>, cudaFuncAttributeMaxDynamicSharedMemorySize, most - STATIC_BYTES);
+	for (int form = 0; form <= QUANT_MIXED && !error; form++)
+		for (int rows = 2; rows <= 16 && !error; rows += rows == 2 ? 6 : 8)
+			error = cudaFuncSetAttribute(kernel_of(form, rows), cudaFuncAttributeMaxDynamicSharedMemorySize,
+				most - STATIC_BYTES);
 	return error;
 }

@@ -1,6 +1,7 @@
 /* Times whole decode and prefill steps of a public model shape with random weights, through the backend's contract alone:
  * what the kernels can do before any serving is put around them. Prints one line per row count with the share of the read limit.
- * usage: bench_step SHAPE [cpu|cuda] [steps] [--json FILE]   SHAPE: 1b, 8b, 135m */
+ * usage: bench_step SHAPE[-WEIGHTS] [cpu|cuda] [steps] [--rows N] [--json FILE]   SHAPE: 1b, 8b, 135m; WEIGHTS: weight_kinds below,
+ * bf16 unless named; --rows: the decode step of so many alone */
 #include <stdio.h>
 #include <string.h>
 
@@ -23,6 +24,24 @@ static const struct shape shapes[] = {
 	{"8b", 32, 4096, 14336, 32, 8, 128, 128256},
 };
 
+/* Types of a model's weights; a mix has another type for the values and the way down of some layers, and for the head. */
+struct weight_kind {
+	const char *name;
+	enum dtype dtype, second;
+};
+
+static const struct weight_kind weight_kinds[] = {
+	{"", DTYPE_BF16, DTYPE_BF16},
+	{"-f16", DTYPE_F16, DTYPE_F16},
+	{"-fp8", DTYPE_F8_E4M3, DTYPE_F8_E4M3},
+	{"-q8_0", DTYPE_Q8_0, DTYPE_Q8_0},
+	{"-q4_0", DTYPE_Q4_0, DTYPE_Q4_0},
+	{"-q4_1", DTYPE_Q4_1, DTYPE_Q4_1},
+	{"-q6_k", DTYPE_Q6_K, DTYPE_Q6_K},
+	{"-q4_k", DTYPE_Q4_K, DTYPE_Q4_K},
+	{"-q4_k_m", DTYPE_Q4_K, DTYPE_Q6_K},
+};
+
 #define ROWS_MAX 4096
 #define CONTEXT 4608
 #define PREFILLS 4 /* timed ones, after one more */
@@ -32,11 +51,13 @@ struct model {
 	const struct kn_ops *kn;
 	struct kn_backend *backend;
 	const struct shape *shape;
+	const struct weight_kind *kind;
 	struct kn_matrix *qkv[64], *o[64], *gate_up[64], *down[64], *embedding, *head;
 	float *norm, *residual, *qkv_out, *attended, *ffn, *logits, *rope;
 	int32_t *tokens, *positions, *slots, *tables, *kv_heads;
 	char *kv;
 	size_t kv_layer_bytes;
+	double weight_bytes; /* read by a step of one row */
 	bool without_attention; /* to see what attention costs */
 	struct json *results;
 };
@@ -60,13 +81,79 @@ static uint16_t *noise(size_t count)
 	return values;
 }
 
-static struct kn_matrix *matrix(struct model *m, const uint16_t *values, int64_t rows, int64_t cols)
+/* Deviation of the bare values of a type, random bytes given. */
+static float deviation(enum dtype dtype)
+{
+	return dtype == DTYPE_Q8_0 ? 74 : dtype == DTYPE_Q6_K ? 18.5f * 74 : dtype == DTYPE_Q4_K ? 4.6f * 36 : 4.6f;
+}
+
+/* The same for any type: random bytes, with scales that give such values. */
+static void *weights(enum dtype dtype, int64_t count)
+{
+	uint64_t bytes;
+	if (dtype == DTYPE_BF16)
+		return noise((size_t)count);
+	ASSERT(dtype_bytes(dtype, count, &bytes));
+	uint8_t *out = mem_calloc(bytes + 8, 1);
+	for (uint64_t i = 0; i < bytes; i += 8) {
+		uint64_t word = hash64_mix(i);
+		word = dtype == DTYPE_F8_E4M3 ? word & 0xbfbfbfbfbfbfbfbf : word; /* magnitudes under 2 */
+		word = dtype == DTYPE_F16 ? (word & 0x83ff83ff83ff83ff) | 0x2000200020002000 : word;
+		memcpy(out + i, &word, 8);
+	}
+	uint16_t scale = dtype_f32_to_f16(0.0117f / deviation(dtype)), min = dtype_f32_to_f16(0.0117f / deviation(dtype) * 7.5f),
+		 negative = dtype_f32_to_f16(-0.0117f / deviation(dtype) * 7.5f);
+	uint64_t block = (uint64_t)dtype_block_bytes(dtype);
+	for (uint64_t at = 0; dtype_block_elements(dtype) > 1 && at < bytes; at += block) {
+		memcpy(out + at + (dtype == DTYPE_Q6_K ? 208 : 0), &scale, 2);
+		if (dtype == DTYPE_Q4_1 || dtype == DTYPE_Q4_K)
+			memcpy(out + at + 2, dtype == DTYPE_Q4_K ? &min : &negative, 2);
+	}
+	return out;
+}
+
+/* Slices of one matrix, all from the same values. */
+struct part {
+	enum dtype dtype;
+	const void *values;
+	int64_t rows;
+};
+
+static struct kn_matrix *matrix(struct model *m, const struct part *parts, size_t n_parts, int64_t cols)
 {
 	struct err err = {0};
 	struct kn_matrix *out;
-	struct kn_slice slice = {.dtype = DTYPE_BF16, .data = values, .rows = rows, .cols = cols, .row_end = rows, .col_end = cols};
-	must(m->kn->matrix_create(m->backend, &slice, 1, &out, &err), &err);
+	struct kn_slice slices[3] = {0};
+	float *scales = NULL;
+	for (size_t i = 0; i < n_parts; i++) {
+		slices[i] = (struct kn_slice){.dtype = parts[i].dtype,
+			.data = parts[i].values,
+			.rows = parts[i].rows,
+			.cols = cols,
+			.row_end = parts[i].rows,
+			.col_end = cols};
+		if (parts[i].dtype != DTYPE_F8_E4M3)
+			continue;
+		if (!scales) {
+			scales = mem_calloc((size_t)m->shape->vocab, sizeof *scales);
+			for (int k = 0; k < m->shape->vocab; k++)
+				scales[k] = 0.02f;
+		}
+		slices[i].scales = scales;
+		slices[i].scale_rows = 1;
+		slices[i].scale_cols = cols;
+	}
+	must(m->kn->matrix_create(m->backend, slices, n_parts, &out, &err), &err);
+	mem_free(scales);
+	m->weight_bytes += (double)m->kn->matrix_bytes(out);
 	return out;
+}
+
+/* Layers whose values and way down have the second type, as llama.cpp's Q4_K_M chooses them: an eighth at both ends, every
+ * third between. */
+static bool has_second(int layer, int n_layers)
+{
+	return layer < n_layers / 8 || layer >= 7 * n_layers / 8 || (layer - n_layers / 8) % 3 == 2;
 }
 
 static void *buffer(struct model *m, size_t bytes)
@@ -89,15 +176,26 @@ static void create(struct model *m)
 	const struct shape *s = m->shape;
 	size_t qkv_width = (size_t)(s->heads + 2 * s->kv_heads) * (size_t)s->head_dim,
 	       attended = (size_t)s->heads * (size_t)s->head_dim;
-	uint16_t *values = noise((size_t)s->vocab * (size_t)s->hidden);
+	int64_t kv_width = (int64_t)s->kv_heads * s->head_dim;
+	const enum dtype first = m->kind->dtype, second = m->kind->second;
+	void *values = weights(first, (int64_t)s->vocab * s->hidden), *other = values;
+	if (second != first)
+		other = weights(second, (int64_t)s->vocab * s->hidden);
+	m->embedding = matrix(m, &(struct part){first, values, s->vocab}, 1, s->hidden);
+	m->weight_bytes = 0;
 	for (int i = 0; i < s->layers; i++) {
-		m->qkv[i] = matrix(m, values + 64 * i, (int64_t)qkv_width, s->hidden);
-		m->o[i] = matrix(m, values + 64 * i, s->hidden, (int64_t)attended);
-		m->gate_up[i] = matrix(m, values + 64 * i, 2 * s->ffn, s->hidden);
-		m->down[i] = matrix(m, values + 64 * i, s->hidden, s->ffn);
+		bool is_second = has_second(i, s->layers);
+		struct part value = {is_second ? second : first, is_second ? other : values, kv_width};
+		struct part qkv[3] = {{first, values, (int64_t)attended}, {first, values, kv_width}, value};
+		struct part gate_up[2] = {{first, values, s->ffn}, {first, values, s->ffn}};
+		m->qkv[i] = matrix(m, qkv, 3, s->hidden);
+		m->o[i] = matrix(m, &(struct part){first, values, s->hidden}, 1, (int64_t)attended);
+		m->gate_up[i] = matrix(m, gate_up, 2, s->hidden);
+		m->down[i] = matrix(m, &(struct part){value.dtype, value.values, s->hidden}, 1, s->ffn);
 	}
-	m->embedding = matrix(m, values, s->vocab, s->hidden);
-	m->head = matrix(m, values, s->vocab, s->hidden);
+	m->head = matrix(m, &(struct part){second, other, s->vocab}, 1, s->hidden);
+	if (other != values)
+		mem_free(other);
 	mem_free(values);
 	m->norm = buffer(m, (size_t)s->hidden * sizeof(float));
 	float *ones = mem_calloc((size_t)s->hidden, sizeof *ones);
@@ -194,12 +292,6 @@ static void place_rows(struct model *m, int n_rows, int context, bool prefill)
 	mem_free(lists);
 }
 
-static double weight_bytes(const struct shape *s)
-{
-	double layer = (double)s->hidden * ((s->heads + 2 * s->kv_heads) * s->head_dim + s->heads * s->head_dim + 3 * s->ffn);
-	return 2 * (s->layers * layer + (double)s->vocab * s->hidden);
-}
-
 static void record(struct model *m, const char *what, int n_rows, int context, double mean_ns, double best_ns)
 {
 	struct json *row = json_new_object();
@@ -210,7 +302,7 @@ static void record(struct model *m, const char *what, int n_rows, int context, d
 	json_set(row, "mean_us", json_new_number(mean_ns / 1e3));
 	json_set(row, "best_us", json_new_number(best_ns / 1e3));
 	json_set(row, "tokens_per_s", json_new_number(n_rows * 1e9 / mean_ns));
-	json_set(row, "of_read_limit", json_new_number(weight_bytes(m->shape) / (mean_ns / 1e9) / (READ_LIMIT_TB_S * 1e12)));
+	json_set(row, "of_read_limit", json_new_number(m->weight_bytes / (mean_ns / 1e9) / (READ_LIMIT_TB_S * 1e12)));
 	json_append(m->results, row);
 }
 
@@ -236,10 +328,10 @@ static void bench_decode(struct model *m, int n_rows, int context, int steps)
 		all += ns;
 	}
 	double mean = all / steps;
-	printf("%-4s decode rows %3d context %4d  %8.1f us  best %8.1f us  %8.1f tok/s  weights read at %.3f of the limit  plan "
+	printf("%s%s decode rows %3d context %4d  %8.1f us  best %8.1f us  %8.1f tok/s  weights read at %.3f of the limit  plan "
 	       "%llu KB\n",
-		m->shape->name, n_rows, context, mean / 1e3, best / 1e3, n_rows * 1e9 / mean,
-		weight_bytes(m->shape) / (mean / 1e9) / (READ_LIMIT_TB_S * 1e12),
+		m->shape->name, m->kind->name, n_rows, context, mean / 1e3, best / 1e3, n_rows * 1e9 / mean,
+		m->weight_bytes / (mean / 1e9) / (READ_LIMIT_TB_S * 1e12),
 		(unsigned long long)(m->kn->plan_bytes(plan) / 1024));
 	record(m, "decode", n_rows, context, mean, best);
 	m->kn->plan_destroy(m->backend, plan);
@@ -262,7 +354,7 @@ static void bench_prefill(struct model *m, int n_rows)
 		all += ns;
 	}
 	double mean = all / PREFILLS;
-	printf("%-4s prefill %4d  %8.2f ms  best %8.2f ms  %8.1f tok/s\n", m->shape->name, n_rows, mean / 1e6, best / 1e6,
+	printf("%s%s prefill %4d  %8.2f ms  best %8.2f ms  %8.1f tok/s\n", m->shape->name, m->kind->name, n_rows, mean / 1e6, best / 1e6,
 		n_rows * 1e9 / mean);
 	record(m, "prefill", n_rows, 0, mean, best);
 	fflush(stdout);
@@ -290,6 +382,7 @@ static enum status write_results(const struct model *m, const char *path)
 	struct text text = {0};
 	struct json *root = json_new_object();
 	json_set(root, "shape", json_new_string(m->shape->name));
+	json_set(root, "weights", json_new_string(m->kind->name[0] ? m->kind->name + 1 : "bf16"));
 	json_set(root, "device", json_new_string(m->kn->describe(m->backend)));
 	json_set(root, "read_limit_tb_s", json_new_number(READ_LIMIT_TB_S));
 	json_set(root, "results", json_clone(m->results));
@@ -303,17 +396,37 @@ static enum status write_results(const struct model *m, const char *path)
 	return status;
 }
 
+static void choose_model(struct model *m, const char *name)
+{
+	for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+		size_t length = strlen(shapes[i].name);
+		for (size_t k = 0; k < sizeof weight_kinds / sizeof weight_kinds[0]; k++)
+			if (strncmp(name, shapes[i].name, length) == 0 && text_equal(name + length, weight_kinds[k].name)) {
+				m->shape = &shapes[i];
+				m->kind = &weight_kinds[k];
+			}
+	}
+}
+
 int main(int argc, char **argv)
 {
-	long long steps = 100;
-	const char *json_path = argc > 3 && text_equal(argv[argc - 2], "--json") ? argv[argc - 1] : NULL;
-	int n_words = json_path ? argc - 2 : argc;
-	struct model m = {.kn = n_words > 2 && text_equal(argv[2], "cpu") ? &kn_cpu_ops : &kn_cuda_ops};
-	for (size_t i = 0; n_words > 1 && i < sizeof shapes / sizeof shapes[0]; i++)
-		if (text_equal(argv[1], shapes[i].name))
-			m.shape = &shapes[i];
-	if (!m.shape || n_words > 4 || (n_words > 3 && !text_to_i64(argv[3], &steps)) || steps < 1) {
-		fprintf(stderr, "usage: bench_step 135m|1b|8b [cpu|cuda] [steps] [--json FILE]\n");
+	long long steps = 100, only = 0;
+	const char *json_path = NULL;
+	bool good = true;
+	while (argc > 3 && argv[argc - 2][0] == '-') {
+		if (text_equal(argv[argc - 2], "--json"))
+			json_path = argv[argc - 1];
+		else
+			good = good && text_equal(argv[argc - 2], "--rows") && text_to_i64(argv[argc - 1], &only) && only > 0 && only <= 128;
+		argc -= 2;
+	}
+	struct model m = {.kn = argc > 2 && text_equal(argv[2], "cpu") ? &kn_cpu_ops : &kn_cuda_ops};
+	if (argc > 1)
+		choose_model(&m, argv[1]);
+	if (!good || !m.shape || argc > 4 || (argc > 3 && !text_to_i64(argv[3], &steps)) || steps < 1) {
+		fprintf(stderr,
+			"usage: bench_step 135m|1b|8b[-f16|-fp8|-q8_0|-q4_0|-q4_1|-q6_k|-q4_k|-q4_k_m] [cpu|cuda] [steps] [--rows N] "
+			"[--json FILE]\n");
 		return 2;
 	}
 	struct err err = {0};
@@ -322,7 +435,10 @@ int main(int argc, char **argv)
 	printf("%s\n", m.kn->describe(m.backend));
 	create(&m);
 	m.results = json_new_array();
-	bench_all(&m, (int)steps);
+	if (only)
+		bench_decode(&m, (int)only, 200, (int)steps);
+	else
+		bench_all(&m, (int)steps);
 	enum status status = json_path ? write_results(&m, json_path) : STATUS_OK;
 	json_free(m.results);
 	return status ? 1 : 0;

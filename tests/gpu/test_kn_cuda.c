@@ -65,7 +65,11 @@ static void *weights(enum dtype dtype, int64_t count, uint64_t *bytes)
 {
 	assert_true(dtype_bytes(dtype, count, bytes));
 	uint8_t *out = mem_calloc(*bytes, 1);
-	for (int64_t i = 0; dtype_block_elements(dtype) == 1 && i < count; i++) {
+	for (int64_t i = 0; dtype == DTYPE_F8_E4M3 && i < count; i++) { /* every value but NaN */
+		out[i] = (uint8_t)(hash64_mix((uint64_t)i) >> 20);
+		out[i] = (out[i] & 0x7f) == 0x7f ? 0x3f : out[i];
+	}
+	for (int64_t i = 0; dtype_block_elements(dtype) == 1 && dtype != DTYPE_F8_E4M3 && i < count; i++) {
 		float value = 0.1f * ((float)(hash64_mix((uint64_t)i) >> 40) * 0x1p-24f - 0.5f);
 		uint32_t bits;
 		memcpy(&bits, &value, 4);
@@ -123,7 +127,7 @@ static void run_matmul(const struct side *side, const struct kn_slice *slice, co
 static void products_agree_for_every_type_epilogue_and_row_count(void **state)
 {
 	static const enum dtype types[] = {
-		DTYPE_BF16, DTYPE_F16, DTYPE_F32, DTYPE_Q8_0, DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q4_K, DTYPE_Q6_K};
+		DTYPE_BF16, DTYPE_F16, DTYPE_F32, DTYPE_Q8_0, DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q4_K, DTYPE_Q6_K, DTYPE_F8_E4M3};
 	static const struct {
 		int64_t rows, cols;
 		int n_rows;

@@ -37,6 +37,16 @@ static struct scales scales_of(enum dtype dtype)
 	}
 }
 
+/* Every 8-bit float but NaN. */
+static void fill_f8(int64_t n, uint64_t seed, uint8_t *out)
+{
+	for (int64_t i = 0; i < n; i++) {
+		uint64_t byte = random_below(seed, 2, (uint64_t)i, 254);
+
+		out[i] = (uint8_t)(byte < 127 ? byte : byte + 1);
+	}
+}
+
 static void fill_plain(enum dtype dtype, int64_t n, uint64_t seed, uint8_t *out)
 {
 	for (int64_t i = 0; i < n; i++) {
@@ -59,6 +69,10 @@ void *random_tensor(enum dtype dtype, int64_t n_elements, uint64_t seed)
 	struct scales scales = scales_of(dtype);
 	uint8_t *bytes = mem_calloc((size_t)(n_blocks * block_bytes), 1);
 
+	if (dtype == DTYPE_F8_E4M3) {
+		fill_f8(n_elements, seed, bytes);
+		return bytes;
+	}
 	if (scales.scale < 0) {
 		fill_plain(dtype, n_elements, seed, bytes);
 		return bytes;
