@@ -111,25 +111,24 @@ struct quant_fragments {
 	}
 };
 
-/* Where a lane stands and what it multiplies with. ROWS of the panel are two for one row of activations (its rounded values and
- * the rest), otherwise a multiple of 8. */
+/* Where a lane stands and what it multiplies with. A tile of activation rows is 8 columns of the product, of which a lane gets the
+ * sums of columns 2t and 2t + 1; one row of activations is column 0, and only the sums of lanes with t = 0 mean something. */
 template <int ROWS> struct quant_lane {
-	static const int TILES = ROWS == 2 ? 1 : ROWS / 8;
+	static const int TILES = ROWS == 1 ? 1 : ROWS / 8;
 	int lane, g, t;
 	const __half *x; /* of this lane's columns */
-	const float *sums; /* of the two rows whose sums it gets */
+	const float *offsets, *sums; /* of the two rows whose sums it gets */
 	const __half *parts;
 
-	/* The row of the panel that is this lane's column of tile 0 is g, or for one row its part g % 2; its sums are of rows 2t and
-	 * 2t + 1. */
 	__device__ quant_lane(const struct quant_panel<ROWS> &panel)
 	{
 		lane = threadIdx.x % CUDA_WARP;
 		g = lane / 4;
 		t = lane % 4;
-		const int row = ROWS == 2 ? g % 2 : g;
+		const int row = ROWS == 1 ? 0 : g;
 		x = panel.x + row * 32 + 8 * t;
-		sums = panel.sums + (ROWS == 2 ? 0 : 2 * t);
+		offsets = panel.offsets + (ROWS == 1 ? 0 : 2 * t);
+		sums = panel.sums + (ROWS == 1 ? 0 : 2 * t);
 		parts = panel.parts + row * 16 + t * 4;
 	}
 
@@ -138,10 +137,28 @@ template <int ROWS> struct quant_lane {
 		return *(const uint4 *)(x + (block * ROWS + n * 8) * 32);
 	}
 
-	/* The offset of nibbles (which 0) or S (1) of both output rows. */
-	__device__ __forceinline__ float2 sum(int block, int which, int n) const
+	/* Sets the sums to what takes the offset of nibbles away. */
+	__device__ __forceinline__ void begin(int block, int n, float (&c)[4]) const
 	{
-		return *(const float2 *)(sums + (block * 2 + which) * ROWS + n * 8);
+		if (ROWS == 1) {
+			const float4 four = *(const float4 *)(offsets + block * 4);
+			c[0] = four.x;
+			c[1] = four.y;
+			c[2] = four.z;
+			c[3] = four.w;
+		} else {
+			const float2 two = *(const float2 *)(offsets + block * ROWS + n * 8);
+			c[0] = c[2] = two.x;
+			c[1] = c[3] = two.y;
+		}
+	}
+
+	/* S of the block, for both columns. */
+	__device__ __forceinline__ float2 sum(int block, int n) const
+	{
+		if (ROWS == 1)
+			return make_float2(sums[block], 0.0f);
+		return *(const float2 *)(sums + block * ROWS + n * 8);
 	}
 
 	/* c += fragments * activations of a block, of both depths. */
@@ -150,24 +167,18 @@ template <int ROWS> struct quant_lane {
 		mma_f16(c, f.a[0], x.x, x.y);
 		mma_f16(c, f.a[1], x.z, x.w);
 	}
+
+	/* acc += scales of rows g and g + 8 times c. */
+	__device__ __forceinline__ void add(float (&acc)[4], float low, float high, const float (&c)[4]) const
+	{
+		acc[0] = fmaf(low, c[0], acc[0]);
+		acc[2] = fmaf(high, c[2], acc[2]);
+		if (ROWS == 1)
+			return;
+		acc[1] = fmaf(low, c[1], acc[1]);
+		acc[3] = fmaf(high, c[3], acc[3]);
+	}
 };
-
-static __device__ __forceinline__ void set(float (&c)[4], float2 v)
-{
-	c[0] = v.x;
-	c[1] = v.y;
-	c[2] = v.x;
-	c[3] = v.y;
-}
-
-/* acc += scale of the row * c. */
-static __device__ __forceinline__ void add_scaled(float (&acc)[4], float low, float high, const float (&c)[4])
-{
-	acc[0] = fmaf(low, c[0], acc[0]);
-	acc[1] = fmaf(low, c[1], acc[1]);
-	acc[2] = fmaf(high, c[2], acc[2]);
-	acc[3] = fmaf(high, c[3], acc[3]);
-}
 
 template <bool HAS_MIN, int ROWS>
 static __device__ __forceinline__ void unit_q4(
@@ -185,18 +196,19 @@ static __device__ __forceinline__ void unit_q4(
 #pragma unroll
 		for (int n = 0; n < l.TILES; n++) {
 			float c[4];
-			float2 offset = l.sum(block, 0, n);
-			const float2 sum = l.sum(block, 1, n);
-			if (!HAS_MIN) {
-				offset.x = fmaf(-8.0f, sum.x, offset.x);
-				offset.y = fmaf(-8.0f, sum.y, offset.y);
-			}
-			set(c, offset);
+			const float2 sum = l.sum(block, n);
+			l.begin(block, n, c);
 			l.multiply(f, l.input(block, n), c);
-			add_scaled(acc[n], scale.x, scale.y, c);
+			if (!HAS_MIN) {
+				c[0] = fmaf(-8.0f, sum.x, c[0]);
+				c[1] = fmaf(-8.0f, sum.y, c[1]);
+				c[2] = fmaf(-8.0f, sum.x, c[2]);
+				c[3] = fmaf(-8.0f, sum.y, c[3]);
+			}
+			l.add(acc[n], scale.x, scale.y, c);
 			if (HAS_MIN) {
-				set(c, sum);
-				add_scaled(acc[n], min.x, min.y, c);
+				const float means[4] = {sum.x, sum.y, sum.x, sum.y};
+				l.add(acc[n], min.x, min.y, means);
 			}
 		}
 	}
@@ -213,7 +225,7 @@ static __device__ __forceinline__ void unit_q8_0(
 	for (int n = 0; n < l.TILES; n++) {
 		float c[4] = {};
 		l.multiply(f, l.input(index, n), c);
-		add_scaled(acc[n], scale.x, scale.y, c);
+		l.add(acc[n], scale.x, scale.y, c);
 	}
 }
 
@@ -223,17 +235,17 @@ static __device__ __forceinline__ void unit_f8(
 {
 	float c[quant_lane<ROWS>::TILES][4] = {};
 #pragma unroll
-	for (int b = 0; b < 4; b++) {
+	for (int b = 0; b < 2; b++) {
 		struct quant_fragments f;
 		f.from_f8(*(const uint4 *)(unit + b * 512 + l.lane * 16));
 #pragma unroll
 		for (int n = 0; n < l.TILES; n++)
-			l.multiply(f, l.input(4 * index + b, n), c[n]);
+			l.multiply(f, l.input(2 * index + b, n), c[n]);
 	}
 	const float scale = *(const float *)(unit + quant_unit_bytes(QUANT_F8)); /* copied there with the unit */
 #pragma unroll
 	for (int n = 0; n < l.TILES; n++)
-		add_scaled(acc[n], scale, scale, c[n]);
+		l.add(acc[n], scale, scale, c[n]);
 }
 
 /* Minimums are a product too: of the rows' eight minimums with the eight sums of the activations, each sum as an fp16 value and
@@ -265,9 +277,9 @@ static __device__ __forceinline__ void unit_q4_k(
 #pragma unroll
 			for (int n = 0; n < l.TILES; n++) {
 				float c[4];
-				set(c, l.sum(block, 0, n));
+				l.begin(block, n, c);
 				l.multiply(f, l.input(block, n), c);
-				add_scaled(sums[n], b ? low.y : low.x, b ? high.y : high.x, c);
+				l.add(sums[n], b ? low.y : low.x, b ? high.y : high.x, c);
 			}
 		}
 	}
@@ -278,8 +290,8 @@ static __device__ __forceinline__ void unit_q4_k(
 		float c[4] = {};
 		const uint2 parts = *(const uint2 *)(l.parts + (index * ROWS + n * 8) * 16);
 		mma_f16(c, mins, parts.x, parts.y);
-		add_scaled(acc[n], low.x, high.x, sums[n]);
-		add_scaled(acc[n], -low.y, -high.y, c);
+		l.add(acc[n], low.x, high.x, sums[n]);
+		l.add(acc[n], -low.y, -high.y, c);
 	}
 }
 
@@ -315,15 +327,15 @@ static __device__ __forceinline__ void unit_q6_k(
 				float first[4] = {}, second[4] = {};
 				mma_f16(first, f.a[0], x.x, x.y);
 				mma_f16(second, f.a[1], x.z, x.w);
-				add_scaled(sums[n], low.x, high.x, first);
-				add_scaled(sums[n], low.y, high.y, second);
+				l.add(sums[n], low.x, high.x, first);
+				l.add(sums[n], low.y, high.y, second);
 			}
 		}
 	}
 	const float2 d = to_floats(factors);
 #pragma unroll
 	for (int n = 0; n < l.TILES; n++)
-		add_scaled(acc[n], d.x, d.y, sums[n]);
+		l.add(acc[n], d.x, d.y, sums[n]);
 }
 
 template <int FORM, int ROWS>

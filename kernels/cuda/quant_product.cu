@@ -3,20 +3,30 @@
  * A block owns strips of 16 rows in turn; its warps split the columns. A warp fetches its part of strip after strip through a ring
  * of stages in shared memory, so loads never stop at a strip's end, and the first ones are under way before the wait for the kernel
  * in front; registers and shared memory are held down so that this block fits beside that kernel's. Sums of the warps meet in
- * shared memory in warp order. One row of activations is normalised, scaled and split into two fp16 parts by the warp that needs
- * that slice of it; a few rows come prepared (quant_panel.cuh) as one part. */
+ * shared memory in warp order. One row of activations is normalised and scaled by the warp that needs that slice of it; a few rows
+ * come prepared (quant_panel.cuh). */
 #include "kernels/cuda/quant_decode.cuh"
 
 #define WARPS_MAX 16
-#ifndef QUANT_RING_STAGES
-#define QUANT_RING_STAGES 2 /* measured: QUANT_NOTES.md */
-#endif
 #ifndef QUANT_BLOCKS
 #define QUANT_BLOCKS 2
 #endif
 #define STATIC_BYTES 256 /* of shared memory: what the kernel declares itself */
 #define QUANT_MIXED 6 /* stands for a matrix of several forms; after the last of enum quant_form */
 #define SUMS_STRIDE 20 /* of 16 sums: lanes of a warp store to different banks */
+
+#ifndef STAGES_K
+#define STAGES_K 2
+#endif
+#ifndef STAGES_BYTES
+#define STAGES_BYTES 4
+#endif
+
+/* Stages that a warp has under way, of a matrix of some form: about 5 KB. */
+static __host__ __device__ constexpr int ring_stages(int form)
+{
+	return form == QUANT_Q8_0 || form == QUANT_F8 || form == QUANT_Q4_0 || form == QUANT_Q4_1 ? STAGES_BYTES : STAGES_K;
+}
 
 struct product_args {
 	struct quant_layout layout;
@@ -37,13 +47,14 @@ struct product_args {
 struct quant_stream {
 	int granule_begin, granule_end;
 	const uint8_t *from; /* of this lane */
-	const float *factor; /* F8: of the next unit */
+	const float *factors; /* F8: of the segment */
+	int factor; /* twice the one of the next unit */
 	int strips, stages; /* left, of the block and of this strip */
 	int half; /* of this strip's item */
 	/* A matrix of one form: */
 	int strip_stages, tail_bytes; /* of a strip, and in its last stage */
 	int64_t half_step, item_step; /* bytes from a strip's end to the next one's beginning */
-	int64_t half_factors, item_factors;
+	int half_factors, item_factors;
 	/* A mixed one: */
 	int item, form;
 };
@@ -63,17 +74,18 @@ template <int FORM> static __device__ __forceinline__ void stream_seek(const str
 	const int n_units = (stream.granule_end - stream.granule_begin) * units, stage_units = quant_stage_units(form);
 	stream.form = form;
 	stream.from = segment.units + first * unit_bytes + threadIdx.x % CUDA_WARP * 16;
-	stream.factor = form == QUANT_F8 ? segment.unit_scales + first : NULL;
+	stream.factors = segment.unit_scales;
+	stream.factor = (int)first;
 	stream.strip_stages = stream.stages = (n_units + stage_units - 1) / stage_units;
 	stream.tail_bytes = (n_units - (stream.strip_stages - 1) * stage_units) * unit_bytes;
 	if (FORM == QUANT_MIXED)
 		return;
-	const int64_t half_strips = (int64_t)args.n_items * segment.n_units, next_strips = (int64_t)gridDim.x * segment.n_units;
+	const int half_strips = args.n_items * segment.n_units, next_strips = (int)gridDim.x * segment.n_units;
 	const bool paired = args.epilogue == KN_SWIGLU;
 	stream.half_factors = half_strips - n_units;
 	stream.item_factors = next_strips - n_units - (paired ? half_strips : 0);
-	stream.half_step = stream.half_factors * unit_bytes;
-	stream.item_step = stream.item_factors * unit_bytes;
+	stream.half_step = (int64_t)stream.half_factors * unit_bytes;
+	stream.item_step = (int64_t)stream.item_factors * unit_bytes;
 }
 
 template <int FORM> static __device__ __forceinline__ void stream_begin(const struct product_args &args, struct quant_stream &stream)
@@ -118,7 +130,7 @@ static __device__ __forceinline__ void stream_next(const struct product_args &ar
 		if (form == QUANT_F8) {
 			if (threadIdx.x % CUDA_WARP == 0)
 				asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to + quant_unit_bytes(QUANT_F8)),
-					"l"(stream.factor)
+					"l"(stream.factors + stream.factor / 2)
 					: "memory");
 			stream.factor++;
 		}
@@ -147,10 +159,10 @@ struct quant_ring {
 	uint32_t address;
 	int stage_bytes, at; /* bytes from one stage to the next; where the next one to be used begins */
 
-	__device__ __forceinline__ void advance()
+	__device__ __forceinline__ void advance(int n_stages)
 	{
 		at += stage_bytes;
-		at = at == QUANT_RING_STAGES * stage_bytes ? 0 : at;
+		at = at == n_stages * stage_bytes ? 0 : at;
 	}
 };
 
@@ -163,7 +175,7 @@ static __device__ __forceinline__ void strip_product(const struct product_args &
 	const int units = args.layout.granule_cols / quant_unit_cols(FORM), end = stream.granule_end * units;
 #pragma unroll 1
 	for (int unit = stream.granule_begin * units; unit < end; unit += STAGE_UNITS) {
-		copy_async_wait<QUANT_RING_STAGES - 1>();
+		copy_async_wait<ring_stages(STREAM) - 1>();
 		__syncwarp();
 		const uint8_t *stage = ring.stages + ring.at;
 		if (unit + STAGE_UNITS <= end) {
@@ -177,7 +189,7 @@ static __device__ __forceinline__ void strip_product(const struct product_args &
 		}
 		__syncwarp();
 		stream_next<STREAM>(args, stream, ring.address + ring.at);
-		ring.advance();
+		ring.advance(ring_stages(STREAM));
 	}
 }
 
@@ -230,7 +242,7 @@ static __device__ __forceinline__ void load_valid(float (&v)[8], const float *fr
 
 /* The warp's slice of the one row. Returns what products with it are to be multiplied by. `weight` are the norm's first eight of
  * this lane, which do not have to wait for another kernel. */
-static __device__ __forceinline__ float prepare_slice(const struct product_args &args, const struct quant_panel<2> &panel, int begin,
+static __device__ __forceinline__ float prepare_slice(const struct product_args &args, const struct quant_panel<1> &panel, int begin,
 	int end, const float (&weight)[8], float *squares)
 {
 	const int lane = threadIdx.x % CUDA_WARP, valid = min(end, args.cols);
@@ -265,15 +277,10 @@ static __device__ __forceinline__ float prepare_slice(const struct product_args 
 			for (int i = 0; i < 8; i++)
 				first[i] = args.norm_weight ? first[i] * w[i] : first[i];
 		}
-		float rest[8];
 #pragma unroll
 		for (int i = 0; i < 8; i++)
-			first[i] = rest[i] = first[i] * scale.x;
+			first[i] *= scale.x;
 		panel.put(0, column, column < end, first);
-#pragma unroll
-		for (int i = 0; i < 8; i++)
-			rest[i] -= first[i];
-		panel.put(1, column, column < end, rest);
 	}
 	*squares = warp_sum(*squares);
 	return scale.y;
@@ -284,7 +291,7 @@ template <int ROWS>
 static __device__ __forceinline__ void finish(
 	const struct product_args &args, int item, const float *sums, int n_warps, int row, int column, float scale)
 {
-	constexpr int COLUMNS = ROWS == 2 ? 1 : ROWS;
+	constexpr int COLUMNS = ROWS == 1 ? 1 : ROWS;
 	float values[2] = {0.0f, 0.0f};
 	const struct quant_segment segment = quant_segment_of(&args.layout, item);
 	const int line = (item - segment.strip_begin) * QUANT_STRIP_ROWS + row;
@@ -307,7 +314,7 @@ static __device__ __forceinline__ void finish(
 	if (args.epilogue == KN_SWIGLU)
 		*y = values[0] / (1.0f + __expf(-values[0])) * values[1];
 	else if (args.epilogue == KN_ADD)
-		*y += values[0];
+		atomicAdd(y, values[0]); /* nobody else adds to it; it need not be waited for */
 	else
 		*y = values[0];
 }
@@ -317,10 +324,10 @@ template <int ROWS>
 static __device__ __forceinline__ void store_sums(
 	const struct quant_lane<ROWS> &lane, const float (&acc)[quant_lane<ROWS>::TILES][4], float scale, float *to)
 {
-	if constexpr (ROWS == 2) {
+	if constexpr (ROWS == 1) {
 		if (lane.t == 0) {
-			to[lane.g] = (acc[0][0] + acc[0][1]) * scale;
-			to[lane.g + 8] = (acc[0][2] + acc[0][3]) * scale;
+			to[lane.g] = acc[0][0] * scale;
+			to[lane.g + 8] = acc[0][2] * scale;
 		}
 	} else {
 #pragma unroll
@@ -334,7 +341,7 @@ static __device__ __forceinline__ void store_sums(
 /* Items whose sums are kept before the block's warps meet to add them up. */
 static __host__ __device__ constexpr int batch_items(int rows, int n_halves)
 {
-	return rows == 2 ? 8 / n_halves : 1;
+	return rows == 1 ? 4 / n_halves : 1;
 }
 
 /* Block: up to WARPS_MAX warps. Shared: rings of the warps, then sums [2 turns][batch][2 halves][warps][columns][SUMS_STRIDE], then
@@ -344,25 +351,25 @@ __global__ void __launch_bounds__(WARPS_MAX *CUDA_WARP, ROWS == 16 ? 1 : QUANT_B
 {
 	extern __shared__ __align__(128) uint8_t shared[];
 	__shared__ float squares[WARPS_MAX];
-	constexpr int COLUMNS = ROWS == 2 ? 1 : ROWS, TILES = quant_lane<ROWS>::TILES;
+	constexpr int COLUMNS = ROWS == 1 ? 1 : ROWS, TILES = quant_lane<ROWS>::TILES;
 	const int n_warps = blockDim.x / CUDA_WARP, warp = threadIdx.x / CUDA_WARP;
 	const int n_halves = args.epilogue == KN_SWIGLU ? 2 : 1;
 	const int batch_most = batch_items(ROWS, n_halves);
-	const int ring_bytes = QUANT_RING_STAGES * args.layout.stage_bytes;
+	const int ring_bytes = ring_stages(FORM) * args.layout.stage_bytes;
 	float *sums = (float *)(shared + n_warps * ring_bytes);
 	const int item_sums = n_halves * n_warps * COLUMNS * SUMS_STRIDE;
 	struct quant_ring ring = {shared + warp * ring_bytes, shared_address(shared + warp * ring_bytes), args.layout.stage_bytes, 0};
 	struct quant_stream stream;
 	stream_begin<FORM>(args, stream);
 #pragma unroll
-	for (int i = 0; i < QUANT_RING_STAGES; i++)
+	for (int i = 0; i < ring_stages(FORM); i++)
 		stream_next<FORM>(args, stream, ring.address + i * ring.stage_bytes);
 	dependency_release();
 
 	float slice_scale = 1.0f;
-	const struct quant_panel<ROWS> panel(ROWS == 2 ? (void *)(sums + 2 * batch_most * item_sums) : args.panel, args.cols);
+	const struct quant_panel<ROWS> panel(ROWS == 1 ? (void *)(sums + 2 * batch_most * item_sums) : args.panel, args.cols);
 	const struct quant_lane<ROWS> lane(panel);
-	if constexpr (ROWS == 2) {
+	if constexpr (ROWS == 1) {
 		const int begin = stream.granule_begin * args.layout.granule_cols, end = stream.granule_end * args.layout.granule_cols;
 		float slice_squares, weight[8];
 #pragma unroll
@@ -395,18 +402,18 @@ __global__ void __launch_bounds__(WARPS_MAX *CUDA_WARP, ROWS == 16 ? 1 : QUANT_B
 			}
 		__syncthreads(); /* the batch before the last has been read by everyone who is here */
 		float scale = 1.0f;
-		if (ROWS == 2 && args.norm_weight && threadIdx.x < n_batch * QUANT_STRIP_ROWS) {
+		if (ROWS == 1 && args.norm_weight && threadIdx.x < n_batch * QUANT_STRIP_ROWS) {
 			float total = 0.0f;
 #pragma unroll 4
 			for (int i = 0; i < n_warps; i++)
 				total += squares[i];
 			scale = rsqrtf(total / (float)args.cols + args.norm_eps);
 		}
-		const int n_columns = ROWS == 2 ? 1 : args.n_rows;
+		const int n_columns = ROWS == 1 ? 1 : args.n_rows;
 		for (int i = threadIdx.x; i < n_batch * QUANT_STRIP_ROWS * n_columns; i += blockDim.x) {
 			const int column = i / QUANT_STRIP_ROWS % n_columns, at = i / QUANT_STRIP_ROWS / n_columns;
 			finish<ROWS>(args, first + at * gridDim.x, batch + at * item_sums, n_warps, i % QUANT_STRIP_ROWS, column,
-				ROWS == 2 ? scale : args.panel_scales[column]);
+				ROWS == 1 ? scale : args.panel_scales[column]);
 		}
 	}
 	copy_async_wait<0>();
@@ -414,12 +421,12 @@ __global__ void __launch_bounds__(WARPS_MAX *CUDA_WARP, ROWS == 16 ? 1 : QUANT_B
 
 /* --- launch ------------------------------------------------------------------------------------------------------- */
 
-static size_t shared_bytes(const struct product_args *args, int n_warps, int rows)
+static size_t shared_bytes(const struct product_args *args, int form, int n_warps, int rows)
 {
-	const size_t halves = args->epilogue == KN_SWIGLU ? 2 : 1, columns = rows == 2 ? 1 : (size_t)rows;
-	return (size_t)n_warps * QUANT_RING_STAGES * (size_t)args->layout.stage_bytes +
+	const size_t halves = args->epilogue == KN_SWIGLU ? 2 : 1, columns = rows == 1 ? 1 : (size_t)rows;
+	return (size_t)n_warps * (size_t)ring_stages(form) * (size_t)args->layout.stage_bytes +
 		2 * (size_t)batch_items(rows, (int)halves) * halves * (size_t)n_warps * columns * SUMS_STRIDE * sizeof(float) +
-		(rows == 2 ? quant_panel<2>::bytes(args->cols) : 0);
+		(rows == 1 ? quant_panel<1>::bytes(args->cols) : 0);
 }
 
 /* Warps of a block: so many that all have about the same number of granules; more of them where it makes no difference. */
@@ -443,7 +450,7 @@ typedef void product_kernel(const struct product_args);
 
 template <int FORM> static product_kernel *kernel_of_rows(int rows)
 {
-	return rows == 2 ? quant_product_kernel<FORM, 2> : rows == 8 ? quant_product_kernel<FORM, 8> : quant_product_kernel<FORM, 16>;
+	return rows == 1 ? quant_product_kernel<FORM, 1> : rows == 8 ? quant_product_kernel<FORM, 8> : quant_product_kernel<FORM, 16>;
 }
 
 static product_kernel *kernel_of(int form, int rows)
@@ -490,14 +497,15 @@ enum status quant_product(struct kn_backend *backend, const struct kn_matmul *ar
 	product.n_items = args->epilogue == KN_SWIGLU ? w->quant.n_strips / 2 : w->quant.n_strips;
 	const int n_warps = choose_warps(product.n_granules);
 	const int blocks = backend->n_sms * (WARPS_MAX / n_warps);
-	const bool one = n_rows == 1 && first_row == 0 && shared_bytes(&product, n_warps, 2) <= backend->quant.shared_bytes_max;
-	const int rows = one ? 2 : n_rows <= 8 ? 8 : 16;
+	const int form = form_of(&w->quant);
+	const bool one = n_rows == 1 && first_row == 0 && shared_bytes(&product, form, n_warps, 1) <= backend->quant.shared_bytes_max;
+	const int rows = one ? 1 : n_rows <= 8 ? 8 : 16;
 	cudaError_t error = one ? cudaSuccess : quant_prepare(backend, args, first_row, n_rows);
 	if (error)
 		return cuda_status(error, "input of a matrix product", err);
 	dim3 grid(product.n_items < blocks ? product.n_items : blocks), block(n_warps * CUDA_WARP);
-	error = launch_dependent(backend->stream, grid, block, shared_bytes(&product, n_warps, rows),
-		kernel_of(form_of(&w->quant), rows), product);
+	error = launch_dependent(backend->stream, grid, block, shared_bytes(&product, form, n_warps, rows),
+		kernel_of(form, rows), product);
 	return cuda_status(error, "matrix product of quantised weights", err);
 }
 
@@ -507,7 +515,7 @@ cudaError_t quant_product_init(struct kn_backend *backend)
 	cudaError_t error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, backend->device);
 	backend->quant.shared_bytes_max = (size_t)(most - STATIC_BYTES);
 	for (int form = 0; form <= QUANT_MIXED && !error; form++)
-		for (int rows = 2; rows <= 16 && !error; rows += rows == 2 ? 6 : 8)
+		for (int rows = 1; rows <= 16 && !error; rows += rows == 1 ? 7 : 8)
 			error = cudaFuncSetAttribute(kernel_of(form, rows), cudaFuncAttributeMaxDynamicSharedMemorySize,
 				most - STATIC_BYTES);
 	return error;

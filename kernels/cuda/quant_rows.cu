@@ -138,7 +138,7 @@ static __device__ float segment_value(const struct quant_segment *segment, int l
 	const int64_t units = (int64_t)strip * segment->n_units;
 	float value = quant_value(segment->form, segment->units + units * quant_unit_bytes(segment->form), row, column);
 	if (segment->form == QUANT_F8)
-		value = value * segment->unit_scales[units + column / quant_unit_cols(QUANT_F8)] * segment->row_scales[line];
+		value = value * segment->unit_scales[units / 2 + column / QUANT_F8_SCALE_COLS] * segment->row_scales[line];
 	return value;
 }
 

@@ -15,11 +15,10 @@
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-/* On ||a - b|| / ||b||. One row keeps its activations to 22 bits (the CPU's own keep 15), a few rows to 11; many rows round weights
- * to 11 bits too. */
-#define TOLERANCE_ONE 2e-4
-#define TOLERANCE_FEW 6e-4
-#define TOLERANCE_MANY 1e-3
+/* On ||a - b|| / ||b||. Up to 64 rows activations are rounded to 11 bits (the CPU's own to 15), for more weights are too. Weights
+ * with minimums are differences of larger numbers. */
+#define TOLERANCE_FEW 1e-3
+#define TOLERANCE_MANY 1.5e-3
 
 static const enum dtype forms[] = {DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q8_0, DTYPE_F8_E4M3, DTYPE_Q4_K, DTYPE_Q6_K};
 
@@ -132,7 +131,7 @@ static void check(const struct problem *p)
 	run(&cpu, p, x, 0, p->n_rows, b);
 	run(&gpu, p, x, 0, p->n_rows, a);
 	double d = distance(a, b, count);
-	if (!(d <= (p->n_rows == 1 ? TOLERANCE_ONE : p->n_rows <= 64 ? TOLERANCE_FEW : TOLERANCE_MANY)))
+	if (!(d <= (p->n_rows <= 64 ? TOLERANCE_FEW : TOLERANCE_MANY)))
 		fail_msg("%s [%d x %d] of %d slices, %d rows, epilogue %d: relative error %g", dtype_name(p->slices[0].dtype),
 			(int)p->rows, (int)p->cols, (int)p->n_slices, p->n_rows, (int)p->epilogue, d);
 	mem_free(x);
