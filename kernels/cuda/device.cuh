@@ -33,7 +33,7 @@ struct kn_backend {
 };
 
 /* How the elements of a packed matrix lie in device memory. */
-enum pack_form {
+enum pack_form : int {
 	PACK_BF16, /* [rows][cols] */
 	PACK_F16,
 	PACK_F32,

@@ -32,6 +32,8 @@
 #define QUANT_SUPER_COLS 256 /* block of the K forms */
 #define QUANT_WEIGHTS_BYTES ((size_t)64 << 20) /* guess: part of a matrix as fp16; large enough that its products fill the GPU */
 
+enum pack_form : int;
+
 enum quant_form { QUANT_Q4_0, QUANT_Q4_1, QUANT_Q8_0, QUANT_F8, QUANT_Q4_K, QUANT_Q6_K };
 
 __host__ __device__ constexpr int quant_unit_cols(int form)
@@ -113,9 +115,10 @@ enum status quant_init(struct kn_backend *backend, const struct kn_options *opti
 void quant_release(struct kn_backend *backend);
 
 cudaError_t quant_product_init(struct kn_backend *backend);
-/* Product of rows first_row to first_row + n_rows, at most QUANT_FEW_ROWS_MAX. One row, of a step that has no other, keeps its
- * activations to 22 bits; of several each keeps 11. */
-enum status quant_product(struct kn_backend *backend, const struct kn_matmul *args, int first_row, int n_rows, struct err *err);
+/* Product of rows first_row to first_row + n_rows, at most QUANT_FEW_ROWS_MAX. Activations are rounded to 11 bits relative to the
+ * largest of the row (of one row, of each warp's slice of it). reader_form: of y, PACK_F32 unless another matrix reads it. */
+enum status quant_product(struct kn_backend *backend, const struct kn_matmul *args, int first_row, int n_rows,
+	enum pack_form reader_form, struct err *err);
 
 /* matmul and embed for matrices of PACK_QUANT, any number of rows. */
 enum status kn_cuda_quant_matmul(struct kn_backend *backend, const struct kn_matmul *args, int n_rows, struct err *err);

@@ -7,19 +7,19 @@
  * come prepared (quant_panel.cuh). */
 #include "kernels/cuda/quant_decode.cuh"
 
-#define WARPS_MAX 16
-#ifndef QUANT_BLOCKS
-#define QUANT_BLOCKS 2
+#ifndef WARPS_MAX
+#define WARPS_MAX 8
 #endif
+#define BLOCKS_PER_SM (16 / WARPS_MAX) /* a block that ends makes room for one of the next kernel while its neighbour goes on */
 #define STATIC_BYTES 256 /* of shared memory: what the kernel declares itself */
 #define QUANT_MIXED 6 /* stands for a matrix of several forms; after the last of enum quant_form */
 #define SUMS_STRIDE 20 /* of 16 sums: lanes of a warp store to different banks */
 
 #ifndef STAGES_K
-#define STAGES_K 2
+#define STAGES_K 3
 #endif
 #ifndef STAGES_BYTES
-#define STAGES_BYTES 4
+#define STAGES_BYTES 8
 #endif
 
 /* Stages that a warp has under way, of a matrix of some form: about 5 KB. */
@@ -36,7 +36,8 @@ struct product_args {
 	const float *norm_weight;
 	float norm_eps;
 	enum kn_epilogue epilogue;
-	float *y;
+	void *y;
+	enum pack_form y_form; /* fp32, or with SwiGLU that of the matrix which reads y */
 	int64_t y_stride;
 	void *panel; /* few rows: prepared */
 	const float *panel_scales; /* few rows: [n_rows] */
@@ -49,7 +50,7 @@ struct quant_stream {
 	const uint8_t *from; /* of this lane */
 	const float *factors; /* F8: of the segment */
 	int factor; /* twice the one of the next unit */
-	int strips, stages; /* left, of the block and of this strip */
+	int strips, stages; /* left to fetch, of the block and of this strip */
 	int half; /* of this strip's item */
 	/* A matrix of one form: */
 	int strip_stages, tail_bytes; /* of a strip, and in its last stage */
@@ -310,13 +311,18 @@ static __device__ __forceinline__ void finish(
 		if (of.form == QUANT_F8)
 			values[half] *= of.row_scales[(strip - of.strip_begin) * QUANT_STRIP_ROWS + row];
 	}
-	float *y = args.y + column * args.y_stride + segment.row_begin + line;
+	const int64_t at = column * args.y_stride + segment.row_begin + line;
+	float value = values[0];
 	if (args.epilogue == KN_SWIGLU)
-		*y = values[0] / (1.0f + __expf(-values[0])) * values[1];
-	else if (args.epilogue == KN_ADD)
-		atomicAdd(y, values[0]); /* nobody else adds to it; it need not be waited for */
+		value = value / (1.0f + __expf(-value)) * values[1];
+	if (args.epilogue == KN_ADD)
+		atomicAdd((float *)args.y + at, value); /* nobody else adds to it; it need not be waited for */
+	else if (args.y_form == PACK_F32)
+		((float *)args.y)[at] = value;
+	else if (args.y_form == PACK_BF16)
+		((__nv_bfloat16 *)args.y)[at] = __float2bfloat16_rn(value);
 	else
-		*y = values[0];
+		((__half *)args.y)[at] = __float2half_rn(value);
 }
 
 /* Sums of one strip to shared memory: [columns][SUMS_STRIDE]. */
@@ -347,7 +353,7 @@ static __host__ __device__ constexpr int batch_items(int rows, int n_halves)
 /* Block: up to WARPS_MAX warps. Shared: rings of the warps, then sums [2 turns][batch][2 halves][warps][columns][SUMS_STRIDE], then
  * for one row its panel. ROWS as in quant_lane. */
 template <int FORM, int ROWS>
-__global__ void __launch_bounds__(WARPS_MAX *CUDA_WARP, ROWS == 16 ? 1 : QUANT_BLOCKS) quant_product_kernel(const struct product_args args)
+__global__ void __launch_bounds__(WARPS_MAX *CUDA_WARP, BLOCKS_PER_SM) quant_product_kernel(const struct product_args args)
 {
 	extern __shared__ __align__(128) uint8_t shared[];
 	__shared__ float squares[WARPS_MAX];
@@ -476,7 +482,8 @@ static int form_of(const struct quant_layout *layout)
 	return layout->segments[0].form;
 }
 
-enum status quant_product(struct kn_backend *backend, const struct kn_matmul *args, int first_row, int n_rows, struct err *err)
+enum status quant_product(struct kn_backend *backend, const struct kn_matmul *args, int first_row, int n_rows,
+	enum pack_form reader_form, struct err *err)
 {
 	const struct kn_matrix *w = args->w;
 	struct product_args product = {};
@@ -487,7 +494,8 @@ enum status quant_product(struct kn_backend *backend, const struct kn_matmul *ar
 	product.norm_weight = args->norm_weight;
 	product.norm_eps = args->norm_eps;
 	product.epilogue = args->epilogue;
-	product.y = args->y + first_row * args->y_stride;
+	product.y_form = reader_form;
+	product.y = (char *)args->y + first_row * args->y_stride * (reader_form == PACK_F32 ? 4 : 2);
 	product.y_stride = args->y_stride;
 	product.panel = backend->quant.panel;
 	product.panel_scales = backend->quant.row_scales;
@@ -496,7 +504,7 @@ enum status quant_product(struct kn_backend *backend, const struct kn_matmul *ar
 	product.n_granules = ((int)w->cols + w->quant.granule_cols - 1) / w->quant.granule_cols;
 	product.n_items = args->epilogue == KN_SWIGLU ? w->quant.n_strips / 2 : w->quant.n_strips;
 	const int n_warps = choose_warps(product.n_granules);
-	const int blocks = backend->n_sms * (WARPS_MAX / n_warps);
+	const int per_sm = BLOCKS_PER_SM * WARPS_MAX / n_warps, blocks = backend->n_sms * per_sm;
 	const int form = form_of(&w->quant);
 	const bool one = n_rows == 1 && first_row == 0 && shared_bytes(&product, form, n_warps, 1) <= backend->quant.shared_bytes_max;
 	const int rows = one ? 1 : n_rows <= 8 ? 8 : 16;
@@ -504,9 +512,20 @@ enum status quant_product(struct kn_backend *backend, const struct kn_matmul *ar
 	if (error)
 		return cuda_status(error, "input of a matrix product", err);
 	dim3 grid(product.n_items < blocks ? product.n_items : blocks), block(n_warps * CUDA_WARP);
-	error = launch_dependent(backend->stream, grid, block, shared_bytes(&product, form, n_warps, rows),
-		kernel_of(form, rows), product);
+	/* So much shared memory that no processor takes a block more than its share while another goes without. */
+	const size_t needed = shared_bytes(&product, form, n_warps, rows), share = backend->quant.shared_bytes_max / (per_sm + 1) + 1;
+	error = launch_dependent(
+		backend->stream, grid, block, needed > share ? needed : share, kernel_of(form, rows), product);
 	return cuda_status(error, "matrix product of quantised weights", err);
+}
+
+/* All of a processor's fast memory is shared memory, so that the next kernel's blocks fit beside this one's. */
+static cudaError_t allow_shared(product_kernel *kernel, int most)
+{
+	cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most);
+	if (!error)
+		error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+	return error;
 }
 
 cudaError_t quant_product_init(struct kn_backend *backend)
@@ -516,7 +535,6 @@ cudaError_t quant_product_init(struct kn_backend *backend)
 	backend->quant.shared_bytes_max = (size_t)(most - STATIC_BYTES);
 	for (int form = 0; form <= QUANT_MIXED && !error; form++)
 		for (int rows = 1; rows <= 16 && !error; rows += rows == 1 ? 7 : 8)
-			error = cudaFuncSetAttribute(kernel_of(form, rows), cudaFuncAttributeMaxDynamicSharedMemorySize,
-				most - STATIC_BYTES);
+			error = allow_shared(kernel_of(form, rows), most - STATIC_BYTES);
 	return error;
 }

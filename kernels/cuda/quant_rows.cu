@@ -2,12 +2,13 @@
  * of a matrix, rows of an embedding table. */
 #include <cuda_fp8.h>
 
+#include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/gemm.cuh"
-#include "kernels/cuda/quant_panel.cuh"
+#include "kernels/cuda/quant_decode.cuh"
 
 #define PREPARE_THREADS 512
 #define THREADS 256
-#define FEW_PASSES 4 /* guess: up to 64 rows, reading the weights so often costs less than making fp16 copies of them */
+#define FEW_PASSES 2 /* measured on 8B: reading the weights three times costs more than fp16 copies of them, see QUANT_NOTES.md */
 
 /* --- activations of few rows -------------------------------------------------------------------------------------- */
 
@@ -175,57 +176,174 @@ enum status kn_cuda_quant_embed(struct kn_backend *backend, const struct kn_matr
 
 /* --- many rows ---------------------------------------------------------------------------------------------------- */
 
-/* Block: row blockIdx.y of [row_begin, …) as fp16; thread: four neighbouring columns. */
-__global__ void __launch_bounds__(THREADS)
-	quant_widen_kernel(const struct quant_layout layout, int row_begin, int cols, __half *out)
+/* A lane's part of a block of 32 columns, as values in fp16 without offsets, and what makes weights of them: value * scale + min, by
+ * [row half][depth]. */
+struct quant_block {
+	struct quant_fragments f;
+	float scale[2][2], min[2][2];
+
+	__device__ __forceinline__ void set(int row, float row_scale, float row_min)
+	{
+		scale[row][0] = scale[row][1] = row_scale;
+		min[row][0] = min[row][1] = row_min;
+	}
+
+	__device__ __forceinline__ void from_nibbles(uint2 words)
+	{
+		f.from_nibbles(words.x, words.y);
+#pragma unroll
+		for (int depth = 0; depth < 2; depth++)
+#pragma unroll
+			for (int row = 0; row < 2; row++) {
+				f.a[depth][row] = minus(f.a[depth][row], F16_1024);
+				f.a[depth][2 + row] = minus(f.a[depth][2 + row], F16_64);
+			}
+	}
+
+	/* block: of the segment's units, in order of columns. */
+	__device__ __forceinline__ void load(const struct quant_segment &segment, int strip, int block, int lane)
+	{
+		const int form = segment.form, per_unit = quant_unit_cols(form) / 32, inner = block % per_unit, g = lane / 4;
+		const int64_t at = (int64_t)strip * segment.n_units + block / per_unit;
+		const uint8_t *unit = segment.units + at * quant_unit_bytes(form);
+		/* Sub-blocks of the K forms lie in chunks of two: which chunk, and which of the two. */
+		const int chunk = form == QUANT_Q4_K ? inner % 4 : inner / 2, second = form == QUANT_Q4_K ? inner / 4 : inner % 2;
+		const uint2 words = *(const uint2 *)(unit + chunk * 512 + lane * 16 + second * 8);
+		switch (form) {
+		case QUANT_Q4_0:
+		case QUANT_Q4_1: {
+			const float2 d = to_floats(*(const uint32_t *)(unit + 512 + g * 8 + inner * 4));
+			const float2 m = form == QUANT_Q4_0 ? make_float2(-8.0f * d.x, -8.0f * d.y)
+							    : to_floats(*(const uint32_t *)(unit + 576 + g * 8 + inner * 4));
+			from_nibbles(words);
+			set(0, d.x, m.x);
+			set(1, d.y, m.y);
+			break;
+		}
+		case QUANT_Q8_0: {
+			const float2 d = to_floats(*(const uint32_t *)(unit + 512 + g * 4));
+			f.from_bytes(*(const uint4 *)(unit + lane * 16));
+			set(0, d.x, 0.0f);
+			set(1, d.y, 0.0f);
+			break;
+		}
+		case QUANT_F8: {
+			const float scale = segment.unit_scales[at / 2];
+			f.from_f8(*(const uint4 *)(unit + inner * 512 + lane * 16));
+			set(0, scale * segment.row_scales[strip * QUANT_STRIP_ROWS + g], 0.0f);
+			set(1, scale * segment.row_scales[strip * QUANT_STRIP_ROWS + 8 + g], 0.0f);
+			break;
+		}
+		case QUANT_Q4_K: {
+			const int owner = 4 * g + chunk;
+			const uint32_t word = *(const uint32_t *)(unit + 2048 + owner * 4) >> (16 * second);
+			const uint32_t rest = unit[2176 + 2 * owner + second];
+			const float2 low = to_floats(*(const uint32_t *)(unit + 2240 + g * 8)),
+				     high = to_floats(*(const uint32_t *)(unit + 2244 + g * 8));
+			from_nibbles(words);
+			set(0, low.x * (float)(word & 63), -low.y * (float)(word >> 6 & 63));
+			set(1, high.x * (float)((word >> 12 & 15) | (rest >> 6) << 4), -high.y * (float)(rest & 63));
+			break;
+		}
+		default: {
+			const uint32_t bits = *(const uint32_t *)(unit + 2048 + chunk * 256 + lane * 8 + second * 4);
+			const uint8_t *scales = unit + 3072 + (4 * g + chunk) * 8 + second * 2;
+			const float2 d = to_floats(*(const uint32_t *)(unit + 3328 + g * 4));
+			f.from_six_bits(words.x, words.y, bits);
+#pragma unroll
+			for (int row = 0; row < 2; row++)
+#pragma unroll
+				for (int depth = 0; depth < 2; depth++) {
+					scale[row][depth] = (row ? d.y : d.x) * (float)((int)scales[4 * row + depth] - 128);
+					min[row][depth] = 0.0f;
+				}
+		}
+		}
+	}
+
+	/* Four neighbouring columns of a row as fp16. */
+	__device__ __forceinline__ uint2 four(int row, int depth) const
+	{
+		const float2 first = to_floats(f.a[depth][row]), next = to_floats(f.a[depth][2 + row]);
+		const float s = scale[row][depth], m = min[row][depth];
+		return make_uint2(pack_f16(fmaf(first.x, s, m), fmaf(first.y, s, m)),
+			pack_f16(fmaf(next.x, s, m), fmaf(next.y, s, m)));
+	}
+};
+
+/* Rows [row_begin, row_end) as fp16. Block: strip strip_begin + blockIdx.y; warp: a block of 32 columns of it. */
+__global__ void __launch_bounds__(THREADS) quant_widen_kernel(
+	const struct quant_layout layout, int strip_begin, int row_begin, int row_end, int cols, __half *out)
 {
 	dependency_release();
 	dependency_wait();
-	const int row = row_begin + blockIdx.y, column = (blockIdx.x * THREADS + threadIdx.x) * 4;
-	const struct quant_segment *segment = segment_of_row(&layout, row);
-	if (column >= cols)
+	const int strip = strip_begin + blockIdx.y, lane = threadIdx.x % CUDA_WARP, t = lane % 4;
+	const int block = blockIdx.x * (THREADS / CUDA_WARP) + threadIdx.x / CUDA_WARP;
+	const struct quant_segment segment = quant_segment_of(&layout, strip);
+	if (block * 32 >= cols)
 		return;
-	__half values[4];
+	struct quant_block values;
+	values.load(segment, strip - segment.strip_begin, block, lane);
 #pragma unroll
-	for (int i = 0; i < 4; i++)
-		values[i] = __float2half_rn(segment_value(segment, row - segment->row_begin, column + i));
-	*(uint2 *)(out + (int64_t)blockIdx.y * cols + column) = *(const uint2 *)values;
+	for (int half = 0; half < 2; half++) {
+		const int line = (strip - segment.strip_begin) * QUANT_STRIP_ROWS + 8 * half + lane / 4;
+		const int row = segment.row_begin + line;
+		if (line >= segment.rows || row < row_begin || row >= row_end)
+			continue;
+#pragma unroll
+		for (int depth = 0; depth < 2; depth++) {
+			const int column = block * 32 + 16 * depth + 4 * t;
+			if (column < cols)
+				*(uint2 *)(out + (int64_t)(row - row_begin) * cols + column) = values.four(half, depth);
+		}
+	}
 }
 
-static cudaError_t widen(struct kn_backend *backend, const struct kn_matrix *w, int row_begin, int n_rows, __half *out)
+/* Strip that holds a row. */
+static int strip_of(const struct quant_layout *layout, int64_t row)
 {
-	dim3 grid((unsigned)((w->cols / 4 + THREADS - 1) / THREADS), (unsigned)n_rows);
-	return launch_dependent(
-		backend->stream, grid, dim3(THREADS), 0, quant_widen_kernel, w->quant, row_begin, (int)w->cols, out);
+	int i = 0;
+	while (i + 1 < layout->n_segments && row >= layout->segments[i + 1].row_begin)
+		i++;
+	return layout->segments[i].strip_begin + (int)((row - layout->segments[i].row_begin) / QUANT_STRIP_ROWS);
+}
+
+static cudaError_t widen(struct kn_backend *backend, const struct kn_matrix *w, int64_t row_begin, int64_t row_end, __half *out)
+{
+	const int first = strip_of(&w->quant, row_begin), last = strip_of(&w->quant, row_end - 1);
+	const int64_t warps = THREADS / CUDA_WARP, blocks = (w->cols + 31) / 32;
+	dim3 grid((unsigned)((blocks + warps - 1) / warps), (unsigned)(last - first + 1));
+	return launch_dependent(backend->stream, grid, dim3(THREADS), 0, quant_widen_kernel, w->quant, first, (int)row_begin,
+		(int)row_end, (int)w->cols, out);
 }
 
 /* Part by part: rows of the matrix (with SwiGLU gates, then the same ups) as fp16 in the workspace, then the library's product. */
-static enum status many_rows(struct kn_backend *backend, const struct kn_matmul *args, int n_rows, struct err *err)
+static enum status many_rows(
+	struct kn_backend *backend, const struct kn_matmul *args, int n_rows, enum pack_form reader_form, struct err *err)
 {
 	const struct kn_matrix *w = args->w;
 	const int halves = args->epilogue == KN_SWIGLU ? 2 : 1;
 	const int64_t outputs = w->rows / halves;
-	int64_t most = (int64_t)(QUANT_WEIGHTS_BYTES / (sizeof(__half) * (size_t)w->cols * (size_t)halves));
-	most = most > 65535 ? 65535 : most; /* of a grid */
+	const int64_t most = (int64_t)(QUANT_WEIGHTS_BYTES / (sizeof(__half) * (size_t)w->cols * (size_t)halves)) / 16 * 16;
 	struct kn_matrix part = {};
 	part.form = PACK_F16;
 	part.cols = w->cols;
 	part.data = backend->quant.weights;
 	enum status status = most < 1
 		? err_set(err, STATUS_UNAVAILABLE, "a product of %lld columns is too wide", (long long)w->cols)
-		: kn_cuda_gemm_prepare(backend, args, PACK_F16, n_rows, err);
+		: cuda_status(elementwise_prepare(backend, args, PACK_F16, n_rows), "input of a matrix product", err);
 	for (int64_t row = 0; row < outputs && !status; row += most) {
 		const int64_t rows = outputs - row < most ? outputs - row : most;
 		for (int half = 0; half < halves && !status; half++)
-			status = cuda_status(widen(backend, w, (int)(row + half * outputs), (int)rows,
+			status = cuda_status(widen(backend, w, row + half * outputs, row + half * outputs + rows,
 						     (__half *)backend->quant.weights + half * rows * w->cols),
 				"weights as fp16", err);
 		struct kn_matmul product = *args;
 		part.rows = rows * halves;
 		product.w = &part;
-		product.y = args->y + row;
+		product.y = (float *)((char *)args->y + row * (reader_form == PACK_F32 ? 4 : 2));
 		if (!status)
-			status = kn_cuda_gemm_product(backend, &product, n_rows, err);
+			status = kn_cuda_gemm_of(backend, &product, n_rows, backend->prepared, w->cols, err);
 	}
 	return status;
 }
@@ -237,12 +355,13 @@ enum status kn_cuda_quant_matmul(struct kn_backend *backend, const struct kn_mat
 		return err_set(err, STATUS_INTERNAL,
 			"swiglu over %lld rows: gate and up must be slices of equal shape, or halves of a multiple of %d rows",
 			(long long)args->w->rows, 2 * QUANT_STRIP_ROWS);
+	const enum pack_form reader_form = is_prepared_for(args->reader, n_rows) ? args->reader->form : PACK_F32;
 	if (n_rows > FEW_PASSES * QUANT_FEW_ROWS_MAX)
-		return many_rows(backend, args, n_rows, err);
+		return many_rows(backend, args, n_rows, reader_form, err);
 	enum status status = STATUS_OK;
 	for (int row = 0; row < n_rows && !status; row += QUANT_FEW_ROWS_MAX)
 		status = quant_product(
-			backend, args, row, n_rows - row < QUANT_FEW_ROWS_MAX ? n_rows - row : QUANT_FEW_ROWS_MAX, err);
+			backend, args, row, n_rows - row < QUANT_FEW_ROWS_MAX ? n_rows - row : QUANT_FEW_ROWS_MAX, reader_form, err);
 	return status;
 }
 

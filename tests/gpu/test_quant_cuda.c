@@ -15,10 +15,10 @@
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-/* On ||a - b|| / ||b||. Up to 64 rows activations are rounded to 11 bits (the CPU's own to 15), for more weights are too. Weights
+/* On ||a - b|| / ||b||. Up to 32 rows activations are rounded to 11 bits (the CPU's own to 15), for more weights are too. Weights
  * with minimums are differences of larger numbers. */
 #define TOLERANCE_FEW 1e-3
-#define TOLERANCE_MANY 1.5e-3
+#define TOLERANCE_MANY 4e-3
 
 static const enum dtype forms[] = {DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q8_0, DTYPE_F8_E4M3, DTYPE_Q4_K, DTYPE_Q6_K};
 
@@ -111,8 +111,14 @@ static void run(const struct side *side, const struct problem *p, const float *x
 	assert_int_equal(side->kn->matrix_bytes(w), side->kn->matrix_bytes_needed(p->slices, p->n_slices));
 	float *dx = put(side, x + (size_t)begin * cols, n * cols * 4), *dy = put(side, before, n * width * 4);
 	float *dnorm = put(side, norm, cols * 4);
-	struct kn_matmul args = {
-		w, dx, (int64_t)cols, p->normed ? dnorm : NULL, 1e-5f, p->epilogue, dy, (int64_t)width, NULL};
+	struct kn_matmul args = {.w = w,
+		.x = dx,
+		.x_stride = (int64_t)cols,
+		.norm_weight = p->normed ? dnorm : NULL,
+		.norm_eps = 1e-5f,
+		.epilogue = p->epilogue,
+		.y = dy,
+		.y_stride = (int64_t)width};
 	ok(side->kn->matmul(side->backend, &args, (int)n, &err), &err);
 	ok(side->kn->to_host(side->backend, out, dy, n * width * 4, &err), &err);
 	side->kn->release(side->backend, dx, n * cols * 4);
@@ -131,7 +137,7 @@ static void check(const struct problem *p)
 	run(&cpu, p, x, 0, p->n_rows, b);
 	run(&gpu, p, x, 0, p->n_rows, a);
 	double d = distance(a, b, count);
-	if (!(d <= (p->n_rows <= 64 ? TOLERANCE_FEW : TOLERANCE_MANY)))
+	if (!(d <= (p->n_rows <= 32 ? TOLERANCE_FEW : TOLERANCE_MANY)))
 		fail_msg("%s [%d x %d] of %d slices, %d rows, epilogue %d: relative error %g", dtype_name(p->slices[0].dtype),
 			(int)p->rows, (int)p->cols, (int)p->n_slices, p->n_rows, (int)p->epilogue, d);
 	mem_free(x);
@@ -226,21 +232,21 @@ static void scales_of_8_bit_floats_hold_in_every_shape_and_part(void **state)
 		}
 }
 
-/* A row's bits do not depend on the other rows, from 2 to 64 of them. */
+/* A row's bits do not depend on the other rows, from 2 to 32 of them. */
 static void rows_have_the_same_bits_in_any_batch(void **state)
 {
 	for (size_t f = 0; f < COUNT(forms); f++) {
-		struct problem p = {.n_rows = 40, .normed = true};
+		struct problem p = {.n_rows = 32, .normed = true};
 		add_tensor(&p, forms[f], 100, cols_for(forms[f], 1536));
-		float *x = mem_calloc((size_t)(40 * p.cols), 4), *a = mem_calloc(40 * 100, 4), *b = mem_calloc(40 * 100, 4);
-		random_activations(x, 40 * p.cols, 7);
-		run(&gpu, &p, x, 0, 40, a);
-		for (int begin = 0; begin < 40;) {
-			int end = begin + 2 + begin % 9 > 38 ? 40 : begin + 2 + begin % 9;
+		float *x = mem_calloc((size_t)(32 * p.cols), 4), *a = mem_calloc(32 * 100, 4), *b = mem_calloc(32 * 100, 4);
+		random_activations(x, 32 * p.cols, 7);
+		run(&gpu, &p, x, 0, 32, a);
+		for (int begin = 0; begin < 32;) {
+			int end = begin + 2 + begin % 9 > 30 ? 32 : begin + 2 + begin % 9;
 			run(&gpu, &p, x, begin, end, b + 100 * begin);
 			begin = end;
 		}
-		assert_memory_equal(a, b, 40 * 100 * 4);
+		assert_memory_equal(a, b, 32 * 100 * 4);
 		mem_free(x);
 		mem_free(a);
 		mem_free(b);
