@@ -304,6 +304,10 @@ static enum status cuda_matrix_create(
 	if (matrix->cols % 8 != 0)
 		status = err_set(
 			err, STATUS_INPUT, "a weight matrix with %lld columns: GPUs need a multiple of 8", (long long)matrix->cols);
+	for (size_t i = 0; i < n_slices && !status; i++)
+		if (slices[i].scales && (slices[i].scale_rows < 1 || slices[i].scale_cols < 1))
+			status = err_set(err, STATUS_INPUT, "slice %zu of a matrix: scales of %lld rows by %lld columns", i,
+				(long long)slices[i].scale_rows, (long long)slices[i].scale_cols);
 	if (!status)
 		status = cuda_status(cudaMalloc(&matrix->data, matrix->bytes), "device memory for weights", err);
 	if (!status && matrix->form == PACK_QUANT)

@@ -2,20 +2,19 @@
  *
  * A slice is cut into strips of 16 rows, the height of a tensor core tile; a strip is a run of units, each 16 rows by unit_cols
  * columns and a multiple of 16 bytes, so it streams in whole 16-byte pieces. Within a unit, lane (g, t) = (lane / 4, lane % 4) of a
- * warp finds what it multiplies, rows g and g + 8, beside each other: columns 4t to 4t + 3 and 16 + 4t to 16 + 4t + 3 of every block
- * of 32. These are four pairs of neighbours, numbered 0 to 3; pairs 0 and 1 are one depth of 16, pairs 2 and 3 the next. Bytes are
- * exactly those of the stored form, but for rows rounded up to 16 and columns to a unit (padding has scale 0 or value 0).
+ * warp finds what it multiplies, rows g and g + 8, beside each other: columns 4t to 4t + 3 and 16 + 4t to 16 + 4t + 3 of every
+ * block of 32. These are four pairs of neighbours, numbered 0 to 3; pairs 0 and 1 are one depth of 16, pairs 2 and 3 the next.
+ * Bytes are exactly those of the stored form, but for rows rounded up to 16 and columns to a unit (padding has scale 0 or value 0).
  *   nibbles of (row, block): a word; pair p's values are at bit 4p and bit 16 + 4p.
  *   bytes of (row, block): two words, one for each depth of 16, columns in order.
  *   Q4_0, Q4_1  64 columns: [32 lanes][block][row half] words; scales f16 [8 g][block][row half]; Q4_1: minimums likewise.
  *   Q8_0        32 columns: [32 lanes][row half][depth] words, each byte + 128; scales f16 [8 g][row half].
  *   F8          64 columns: 2 blocks of [32 lanes][row half][depth] words. Scales: struct quant_segment.
- *   Q4_K        256 columns: 4 chunks of [32 lanes][block][row half] words, chunk i holding sub-blocks i and i + 4; then for each lane
- *               the 6-bit scales and minimums of sub-blocks t and t + 4, rows g and g + 8: a word and a half word, see
- *               quant_pack.cu; then (d, dmin) [8 g][row half].
- *   Q6_K        256 columns: 4 chunks of nibbles as before, chunk i holding sub-blocks 2i and 2i + 1; 4 chunks of
- *               [32 lanes][block] words of the upper two bits of both rows; scales [32 lanes][row half][block][depth] bytes + 128,
- *               lane t those of chunk t; d f16 [8 g][row half]. */
+ *   Q4_K        256 columns: 4 chunks of [32 lanes][block][row half] words, chunk i holding sub-blocks i and i + 4; then for each
+ * lane the 6-bit scales and minimums of sub-blocks t and t + 4, rows g and g + 8: a word and a half word, see quant_pack.cu; then
+ * (d, dmin) [8 g][row half]. Q6_K        256 columns: 4 chunks of nibbles as before, chunk i holding sub-blocks 2i and 2i + 1; 4
+ * chunks of [32 lanes][block] words of the upper two bits of both rows; scales [32 lanes][row half][block][depth] bytes + 128, lane
+ * t those of chunk t; d f16 [8 g][row half]. */
 #ifndef KERNELS_CUDA_QUANT_CUH
 #define KERNELS_CUDA_QUANT_CUH
 
@@ -38,14 +37,12 @@ enum quant_form { QUANT_Q4_0, QUANT_Q4_1, QUANT_Q8_0, QUANT_F8, QUANT_Q4_K, QUAN
 
 __host__ __device__ constexpr int quant_unit_cols(int form)
 {
-	return form == QUANT_Q4_K || form == QUANT_Q6_K ? QUANT_SUPER_COLS
-		: form == QUANT_Q8_0			? 32
-							: 64;
+	return form == QUANT_Q4_K || form == QUANT_Q6_K ? QUANT_SUPER_COLS : form == QUANT_Q8_0 ? 32 : 64;
 }
 
 __host__ __device__ constexpr int quant_unit_bytes(int form)
 {
-	return form == QUANT_Q4_K     ? 16 * 144
+	return form == QUANT_Q4_K    ? 16 * 144
 		: form == QUANT_Q6_K ? 16 * 210
 		: form == QUANT_F8   ? 16 * 64
 		: form == QUANT_Q8_0 ? 16 * 34
@@ -105,8 +102,8 @@ static __host__ __device__ inline struct quant_segment quant_segment_of(const st
 bool quant_lay_out(const struct kn_slice *slices, size_t n_slices, struct quant_layout *out, uint64_t *bytes);
 
 /* Uploads slices into matrix->data, already allocated, and completes matrix->quant. */
-enum status quant_upload(struct kn_backend *backend, const struct kn_slice *slices, size_t n_slices, struct kn_matrix *matrix,
-	struct err *err);
+enum status quant_upload(
+	struct kn_backend *backend, const struct kn_slice *slices, size_t n_slices, struct kn_matrix *matrix, struct err *err);
 
 /* Device memory of the backend's own for such weights: activations of few rows, a part of a matrix as fp16. */
 uint64_t quant_workspace_bytes(const struct kn_options *options);
@@ -122,7 +119,7 @@ enum status quant_product(struct kn_backend *backend, const struct kn_matmul *ar
 
 /* matmul and embed for matrices of PACK_QUANT, any number of rows. */
 enum status kn_cuda_quant_matmul(struct kn_backend *backend, const struct kn_matmul *args, int n_rows, struct err *err);
-enum status kn_cuda_quant_embed(struct kn_backend *backend, const struct kn_matrix *table, const int32_t *ids, int n_rows, float *out,
-	int64_t out_stride, struct err *err);
+enum status kn_cuda_quant_embed(struct kn_backend *backend, const struct kn_matrix *table, const int32_t *ids, int n_rows,
+	float *out, int64_t out_stride, struct err *err);
 
 #endif

@@ -82,8 +82,8 @@ struct quant_fragments {
 			}
 	}
 
-	/* The same of e4m3 values. Before compute capability 8.9: sign and the other bits moved to where fp16 has them give the value
-	 * times 2^-8, subnormal ones too. */
+	/* The same of e4m3 values. Before compute capability 8.9: sign and the other bits moved to where fp16 has them give the
+	 * value times 2^-8, subnormal ones too. */
 	__device__ __forceinline__ void from_f8(uint4 words)
 	{
 		const uint32_t w[2][2] = {{words.x, words.y}, {words.z, words.w}};

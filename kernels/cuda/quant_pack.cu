@@ -46,8 +46,7 @@ static bool scales_fit(const struct kn_slice *slice)
 	if (whole_rows && slice->scale_rows == 1)
 		return true;
 	return (whole_columns || (slice->scale_rows % QUANT_STRIP_ROWS == 0 && slice->row_begin % QUANT_STRIP_ROWS == 0)) &&
-		(whole_rows ||
-			(slice->scale_cols % QUANT_F8_SCALE_COLS == 0 && slice->col_begin % QUANT_F8_SCALE_COLS == 0));
+		(whole_rows || (slice->scale_cols % QUANT_F8_SCALE_COLS == 0 && slice->col_begin % QUANT_F8_SCALE_COLS == 0));
 }
 
 static int64_t rows_of(const struct kn_slice *slice)
@@ -122,7 +121,8 @@ bool quant_lay_out(const struct kn_slice *slices, size_t n_slices, struct quant_
 	for (int i = 0; i < out->n_segments; i++) {
 		struct quant_segment *segment = &out->segments[i];
 		segment->unit_scales = (const float *)at;
-		at += segment->form == QUANT_F8 ? (uintptr_t)segment->n_strips * (uintptr_t)segment->n_units / 2 * sizeof(float) : 0;
+		at += segment->form == QUANT_F8 ? (uintptr_t)segment->n_strips * (uintptr_t)segment->n_units / 2 * sizeof(float)
+						: 0;
 	}
 	*bytes = at;
 	return true;
@@ -219,7 +219,8 @@ static __device__ uint32_t nibbles_q4_k(const uint8_t *block, int sub, int t)
 	uint32_t word = 0;
 	for (int p = 0; block && p < 4; p++)
 		for (int e = 0; e < 2; e++)
-			word |= (uint32_t)((block[16 + 32 * (sub / 2) + pair_column(t, p, e)] >> (4 * (sub % 2))) & 15) << (4 * p + 16 * e);
+			word |= (uint32_t)((block[16 + 32 * (sub / 2) + pair_column(t, p, e)] >> (4 * (sub % 2))) & 15)
+				<< (4 * p + 16 * e);
 	return word;
 }
 
@@ -265,7 +266,8 @@ static __device__ uint32_t word_q4_k(const struct stored_strip &strip, int unit,
 	if (word < 544)
 		return scales_q4_k(strip, unit, word - 512, false);
 	if (word < 560)
-		return scales_q4_k(strip, unit, 2 * (word - 544), true) | scales_q4_k(strip, unit, 2 * (word - 544) + 1, true) << 16;
+		return scales_q4_k(strip, unit, 2 * (word - 544), true) |
+			scales_q4_k(strip, unit, 2 * (word - 544) + 1, true) << 16;
 	const uint8_t *block = stored_block(strip, (word - 560) / 2 + 8 * (word % 2), unit, 144);
 	return load_u16(block) | load_u16(block ? block + 2 : NULL) << 16;
 }
@@ -307,7 +309,8 @@ static __device__ uint32_t word_q6_k(const struct stored_strip &strip, int unit,
 	const int bytes = 210;
 	if (word < 512) {
 		const int chunk = word / 128, lane = word / 4 % 32;
-		return nibbles_q6_k(stored_block(strip, lane / 4 + 8 * (word % 2), unit, bytes), 2 * chunk + word / 2 % 2, lane % 4);
+		return nibbles_q6_k(
+			stored_block(strip, lane / 4 + 8 * (word % 2), unit, bytes), 2 * chunk + word / 2 % 2, lane % 4);
 	}
 	if (word < 768) {
 		const int chunk = (word - 512) / 64, lane = word / 2 % 32;
@@ -360,7 +363,8 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 /* Copies the slice piece by piece into the workspace and repacks it from there. */
-static cudaError_t upload_units(struct kn_backend *backend, const struct kn_slice *slice, const struct quant_segment *segment, int strip)
+static cudaError_t upload_units(
+	struct kn_backend *backend, const struct kn_slice *slice, const struct quant_segment *segment, int strip)
 {
 	const size_t block = (size_t)dtype_block_elements(slice->dtype), block_bytes = (size_t)dtype_block_bytes(slice->dtype);
 	const size_t stored_stride = (size_t)slice->cols / block * block_bytes;
@@ -405,8 +409,8 @@ static cudaError_t upload_scales(const struct kn_slice *slice, const struct quan
 	cudaError_t error = cudaMemcpy((void *)(segment->row_scales + (size_t)strip * QUANT_STRIP_ROWS), rows,
 		n_strips * QUANT_STRIP_ROWS * sizeof *rows, cudaMemcpyHostToDevice);
 	if (!error)
-		error = cudaMemcpy((void *)(segment->unit_scales + (size_t)strip * n_units), units, n_strips * n_units * sizeof *units,
-			cudaMemcpyHostToDevice);
+		error = cudaMemcpy((void *)(segment->unit_scales + (size_t)strip * n_units), units,
+			n_strips * n_units * sizeof *units, cudaMemcpyHostToDevice);
 	mem_free(rows);
 	mem_free(units);
 	return error;

@@ -2,30 +2,20 @@
  *
  * A block owns strips of 16 rows in turn; its warps split the columns. A warp fetches its part of strip after strip through a ring
  * of stages in shared memory, so loads never stop at a strip's end, and the first ones are under way before the wait for the kernel
- * in front; registers and shared memory are held down so that this block fits beside that kernel's. Sums of the warps meet in
+ * in front. A processor takes no more blocks of a kernel than its share, or others would stand idle. Sums of the warps meet in
  * shared memory in warp order. One row of activations is normalised and scaled by the warp that needs that slice of it; a few rows
  * come prepared (quant_panel.cuh). */
 #include "kernels/cuda/quant_decode.cuh"
 
-#ifndef WARPS_MAX
-#define WARPS_MAX 8
-#endif
-#define BLOCKS_PER_SM (16 / WARPS_MAX) /* a block that ends makes room for one of the next kernel while its neighbour goes on */
+#define WARPS_MAX 16
 #define STATIC_BYTES 256 /* of shared memory: what the kernel declares itself */
 #define QUANT_MIXED 6 /* stands for a matrix of several forms; after the last of enum quant_form */
 #define SUMS_STRIDE 20 /* of 16 sums: lanes of a warp store to different banks */
 
-#ifndef STAGES_K
-#define STAGES_K 3
-#endif
-#ifndef STAGES_BYTES
-#define STAGES_BYTES 8
-#endif
-
-/* Stages that a warp has under way, of a matrix of some form: about 5 KB. */
+/* Stages that a warp has under way, of a matrix of some form: about 4.5 KB, or 7 of Q6_K. More made no difference. */
 static __host__ __device__ constexpr int ring_stages(int form)
 {
-	return form == QUANT_Q8_0 || form == QUANT_F8 || form == QUANT_Q4_0 || form == QUANT_Q4_1 ? STAGES_BYTES : STAGES_K;
+	return form == QUANT_Q4_K || form == QUANT_Q6_K || form == QUANT_MIXED ? 2 : 4;
 }
 
 struct product_args {
@@ -89,13 +79,16 @@ template <int FORM> static __device__ __forceinline__ void stream_seek(const str
 	stream.item_step = (int64_t)stream.item_factors * unit_bytes;
 }
 
-template <int FORM> static __device__ __forceinline__ void stream_begin(const struct product_args &args, struct quant_stream &stream)
+template <int FORM>
+static __device__ __forceinline__ void stream_begin(const struct product_args &args, struct quant_stream &stream)
 {
 	const int n_warps = blockDim.x / CUDA_WARP, warp = threadIdx.x / CUDA_WARP;
 	stream.granule_begin = args.n_granules * warp / n_warps;
 	stream.granule_end = args.n_granules * (warp + 1) / n_warps;
 	stream.strips = (args.n_items - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;
-	stream.strips = stream.granule_begin == stream.granule_end ? 0 : args.epilogue == KN_SWIGLU ? 2 * stream.strips : stream.strips;
+	stream.strips = stream.granule_begin == stream.granule_end ? 0
+		: args.epilogue == KN_SWIGLU                       ? 2 * stream.strips
+								   : stream.strips;
 	stream.item = blockIdx.x;
 	stream.half = 0;
 	stream_seek<FORM>(args, stream);
@@ -131,8 +124,8 @@ static __device__ __forceinline__ void stream_next(const struct product_args &ar
 		if (form == QUANT_F8) {
 			if (threadIdx.x % CUDA_WARP == 0)
 				asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to + quant_unit_bytes(QUANT_F8)),
-					"l"(stream.factors + stream.factor / 2)
-					: "memory");
+					     "l"(stream.factors + stream.factor / 2)
+					     : "memory");
 			stream.factor++;
 		}
 		stream.from += bytes;
@@ -243,8 +236,8 @@ static __device__ __forceinline__ void load_valid(float (&v)[8], const float *fr
 
 /* The warp's slice of the one row. Returns what products with it are to be multiplied by. `weight` are the norm's first eight of
  * this lane, which do not have to wait for another kernel. */
-static __device__ __forceinline__ float prepare_slice(const struct product_args &args, const struct quant_panel<1> &panel, int begin,
-	int end, const float (&weight)[8], float *squares)
+static __device__ __forceinline__ float prepare_slice(const struct product_args &args, const struct quant_panel<1> &panel,
+	int begin, int end, const float (&weight)[8], float *squares)
 {
 	const int lane = threadIdx.x % CUDA_WARP, valid = min(end, args.cols);
 	const float *x = args.x + (args.row_index ? args.row_index[0] * args.x_stride : 0);
@@ -353,7 +346,7 @@ static __host__ __device__ constexpr int batch_items(int rows, int n_halves)
 /* Block: up to WARPS_MAX warps. Shared: rings of the warps, then sums [2 turns][batch][2 halves][warps][columns][SUMS_STRIDE], then
  * for one row its panel. ROWS as in quant_lane. */
 template <int FORM, int ROWS>
-__global__ void __launch_bounds__(WARPS_MAX *CUDA_WARP, BLOCKS_PER_SM) quant_product_kernel(const struct product_args args)
+__global__ void __launch_bounds__(WARPS_MAX *CUDA_WARP, 1) quant_product_kernel(const struct product_args args)
 {
 	extern __shared__ __align__(128) uint8_t shared[];
 	__shared__ float squares[WARPS_MAX];
@@ -364,7 +357,8 @@ __global__ void __launch_bounds__(WARPS_MAX *CUDA_WARP, BLOCKS_PER_SM) quant_pro
 	const int ring_bytes = ring_stages(FORM) * args.layout.stage_bytes;
 	float *sums = (float *)(shared + n_warps * ring_bytes);
 	const int item_sums = n_halves * n_warps * COLUMNS * SUMS_STRIDE;
-	struct quant_ring ring = {shared + warp * ring_bytes, shared_address(shared + warp * ring_bytes), args.layout.stage_bytes, 0};
+	struct quant_ring ring = {
+		shared + warp * ring_bytes, shared_address(shared + warp * ring_bytes), args.layout.stage_bytes, 0};
 	struct quant_stream stream;
 	stream_begin<FORM>(args, stream);
 #pragma unroll
@@ -376,7 +370,8 @@ __global__ void __launch_bounds__(WARPS_MAX *CUDA_WARP, BLOCKS_PER_SM) quant_pro
 	const struct quant_panel<ROWS> panel(ROWS == 1 ? (void *)(sums + 2 * batch_most * item_sums) : args.panel, args.cols);
 	const struct quant_lane<ROWS> lane(panel);
 	if constexpr (ROWS == 1) {
-		const int begin = stream.granule_begin * args.layout.granule_cols, end = stream.granule_end * args.layout.granule_cols;
+		const int begin = stream.granule_begin * args.layout.granule_cols,
+			  end = stream.granule_end * args.layout.granule_cols;
 		float slice_squares, weight[8];
 #pragma unroll
 		for (int i = 0; i < 8; i++)
@@ -456,7 +451,9 @@ typedef void product_kernel(const struct product_args);
 
 template <int FORM> static product_kernel *kernel_of_rows(int rows)
 {
-	return rows == 1 ? quant_product_kernel<FORM, 1> : rows == 8 ? quant_product_kernel<FORM, 8> : quant_product_kernel<FORM, 16>;
+	return rows == 1    ? quant_product_kernel<FORM, 1>
+		: rows == 8 ? quant_product_kernel<FORM, 8>
+			    : quant_product_kernel<FORM, 16>;
 }
 
 static product_kernel *kernel_of(int form, int rows)
@@ -504,18 +501,19 @@ enum status quant_product(struct kn_backend *backend, const struct kn_matmul *ar
 	product.n_granules = ((int)w->cols + w->quant.granule_cols - 1) / w->quant.granule_cols;
 	product.n_items = args->epilogue == KN_SWIGLU ? w->quant.n_strips / 2 : w->quant.n_strips;
 	const int n_warps = choose_warps(product.n_granules);
-	const int per_sm = BLOCKS_PER_SM * WARPS_MAX / n_warps, blocks = backend->n_sms * per_sm;
+	const int per_sm = WARPS_MAX / n_warps, blocks = backend->n_sms * per_sm;
 	const int form = form_of(&w->quant);
-	const bool one = n_rows == 1 && first_row == 0 && shared_bytes(&product, form, n_warps, 1) <= backend->quant.shared_bytes_max;
+	const bool one = n_rows == 1 && first_row == 0 && !backend->deterministic &&
+		shared_bytes(&product, form, n_warps, 1) <= backend->quant.shared_bytes_max;
 	const int rows = one ? 1 : n_rows <= 8 ? 8 : 16;
 	cudaError_t error = one ? cudaSuccess : quant_prepare(backend, args, first_row, n_rows);
 	if (error)
 		return cuda_status(error, "input of a matrix product", err);
 	dim3 grid(product.n_items < blocks ? product.n_items : blocks), block(n_warps * CUDA_WARP);
 	/* So much shared memory that no processor takes a block more than its share while another goes without. */
-	const size_t needed = shared_bytes(&product, form, n_warps, rows), share = backend->quant.shared_bytes_max / (per_sm + 1) + 1;
-	error = launch_dependent(
-		backend->stream, grid, block, needed > share ? needed : share, kernel_of(form, rows), product);
+	const size_t needed = shared_bytes(&product, form, n_warps, rows),
+		     share = backend->quant.shared_bytes_max / (per_sm + 1) + 1;
+	error = launch_dependent(backend->stream, grid, block, needed > share ? needed : share, kernel_of(form, rows), product);
 	return cuda_status(error, "matrix product of quantised weights", err);
 }
 
@@ -524,7 +522,8 @@ static cudaError_t allow_shared(product_kernel *kernel, int most)
 {
 	cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most);
 	if (!error)
-		error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+		error = cudaFuncSetAttribute(
+			kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
 	return error;
 }
 

@@ -102,7 +102,8 @@ static __device__ float quant_value(int form, const uint8_t *strip, int row, int
 	const int g = row % 8, half = row / 8, t = inner % 16 / 4, depth = inner / 16, lane = 4 * g + t;
 	const int bit = 4 * (2 * depth + inner % 4 / 2) + 16 * (inner % 2);
 	if (form == QUANT_Q8_0)
-		return (float)((int)unit[lane * 16 + half * 8 + depth * 4 + inner % 4] - 128) * f16_at(unit + 512 + g * 4 + half * 2);
+		return (float)((int)unit[lane * 16 + half * 8 + depth * 4 + inner % 4] - 128) *
+			f16_at(unit + 512 + g * 4 + half * 2);
 	if (form == QUANT_F8) {
 		const __half_raw raw =
 			__nv_cvt_fp8_to_halfraw(unit[block * 512 + lane * 16 + half * 8 + depth * 4 + inner % 4], __NV_E4M3);
@@ -120,10 +121,10 @@ static __device__ float quant_value(int form, const uint8_t *strip, int row, int
 		const int owner = 4 * g + chunk;
 		const uint32_t word = ((const uint32_t *)(unit + 2048))[owner] >> (16 * second);
 		const uint32_t rest = unit[2176 + 2 * owner + second];
-		const uint32_t scale = half ? (word >> 12 & 15) | (rest >> 6) << 4 : word & 63, min = half ? rest & 63 : word >> 6 & 63;
+		const uint32_t scale = half ? (word >> 12 & 15) | (rest >> 6) << 4 : word & 63,
+			       min = half ? rest & 63 : word >> 6 & 63;
 		const float d = f16_at(unit + 2240 + g * 8 + half * 4), dmin = f16_at(unit + 2240 + g * 8 + half * 4 + 2);
-		return __fsub_rn(
-			__fmul_rn(__fmul_rn(d, (float)scale), (float)nibble), __fmul_rn(dmin, (float)min));
+		return __fsub_rn(__fmul_rn(__fmul_rn(d, (float)scale), (float)nibble), __fmul_rn(dmin, (float)min));
 	}
 	const uint32_t bits = ((const uint32_t *)(unit + 2048 + chunk * 256))[lane * 2 + second];
 	const int pair = 2 * depth + inner % 4 / 2, at = (8 * half + 2 * (pair / 2) + 4 + 4 * (pair % 2) + 16 * (inner % 2)) % 32;
@@ -154,8 +155,8 @@ static __device__ const struct quant_segment *segment_of_row(const struct quant_
 }
 
 /* Block: columns of row blockIdx.y. */
-__global__ void __launch_bounds__(THREADS) quant_embed_kernel(
-	const struct quant_layout layout, const int32_t *ids, int cols, float *out, int64_t out_stride)
+__global__ void __launch_bounds__(THREADS)
+	quant_embed_kernel(const struct quant_layout layout, const int32_t *ids, int cols, float *out, int64_t out_stride)
 {
 	dependency_release();
 	dependency_wait();
@@ -165,8 +166,8 @@ __global__ void __launch_bounds__(THREADS) quant_embed_kernel(
 		out[blockIdx.y * out_stride + column] = segment_value(segment, id - segment->row_begin, column);
 }
 
-enum status kn_cuda_quant_embed(struct kn_backend *backend, const struct kn_matrix *table, const int32_t *ids, int n_rows, float *out,
-	int64_t out_stride, struct err *err)
+enum status kn_cuda_quant_embed(struct kn_backend *backend, const struct kn_matrix *table, const int32_t *ids, int n_rows,
+	float *out, int64_t out_stride, struct err *err)
 {
 	dim3 grid((unsigned)((table->cols + THREADS - 1) / THREADS), (unsigned)n_rows);
 	return cuda_status(launch_dependent(backend->stream, grid, dim3(THREADS), 0, quant_embed_kernel, table->quant, ids,
@@ -176,8 +177,8 @@ enum status kn_cuda_quant_embed(struct kn_backend *backend, const struct kn_matr
 
 /* --- many rows ---------------------------------------------------------------------------------------------------- */
 
-/* A lane's part of a block of 32 columns, as values in fp16 without offsets, and what makes weights of them: value * scale + min, by
- * [row half][depth]. */
+/* A lane's part of a block of 32 columns, as values in fp16 without offsets, and what makes weights of them: value * scale + min,
+ * by [row half][depth]. */
 struct quant_block {
 	struct quant_fragments f;
 	float scale[2][2], min[2][2];
@@ -266,14 +267,14 @@ struct quant_block {
 	{
 		const float2 first = to_floats(f.a[depth][row]), next = to_floats(f.a[depth][2 + row]);
 		const float s = scale[row][depth], m = min[row][depth];
-		return make_uint2(pack_f16(fmaf(first.x, s, m), fmaf(first.y, s, m)),
-			pack_f16(fmaf(next.x, s, m), fmaf(next.y, s, m)));
+		return make_uint2(
+			pack_f16(fmaf(first.x, s, m), fmaf(first.y, s, m)), pack_f16(fmaf(next.x, s, m), fmaf(next.y, s, m)));
 	}
 };
 
 /* Rows [row_begin, row_end) as fp16. Block: strip strip_begin + blockIdx.y; warp: a block of 32 columns of it. */
-__global__ void __launch_bounds__(THREADS) quant_widen_kernel(
-	const struct quant_layout layout, int strip_begin, int row_begin, int row_end, int cols, __half *out)
+__global__ void __launch_bounds__(THREADS)
+	quant_widen_kernel(const struct quant_layout layout, int strip_begin, int row_begin, int row_end, int cols, __half *out)
 {
 	dependency_release();
 	dependency_wait();
@@ -355,13 +356,15 @@ enum status kn_cuda_quant_matmul(struct kn_backend *backend, const struct kn_mat
 		return err_set(err, STATUS_INTERNAL,
 			"swiglu over %lld rows: gate and up must be slices of equal shape, or halves of a multiple of %d rows",
 			(long long)args->w->rows, 2 * QUANT_STRIP_ROWS);
-	const enum pack_form reader_form = is_prepared_for(args->reader, n_rows) ? args->reader->form : PACK_F32;
-	if (n_rows > FEW_PASSES * QUANT_FEW_ROWS_MAX)
+	/* What reads y in steps of few rows, for rows of one bit pattern in steps of any size, takes fp32. */
+	const bool prepared = is_prepared_for(args->reader, n_rows) && !backend->deterministic;
+	const enum pack_form reader_form = prepared ? args->reader->form : PACK_F32;
+	if (n_rows > FEW_PASSES * QUANT_FEW_ROWS_MAX && !backend->deterministic)
 		return many_rows(backend, args, n_rows, reader_form, err);
 	enum status status = STATUS_OK;
 	for (int row = 0; row < n_rows && !status; row += QUANT_FEW_ROWS_MAX)
-		status = quant_product(
-			backend, args, row, n_rows - row < QUANT_FEW_ROWS_MAX ? n_rows - row : QUANT_FEW_ROWS_MAX, reader_form, err);
+		status = quant_product(backend, args, row, n_rows - row < QUANT_FEW_ROWS_MAX ? n_rows - row : QUANT_FEW_ROWS_MAX,
+			reader_form, err);
 	return status;
 }
 

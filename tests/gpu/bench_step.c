@@ -331,8 +331,7 @@ static void bench_decode(struct model *m, int n_rows, int context, int steps)
 	printf("%s%s decode rows %3d context %4d  %8.1f us  best %8.1f us  %8.1f tok/s  weights read at %.3f of the limit  plan "
 	       "%llu KB\n",
 		m->shape->name, m->kind->name, n_rows, context, mean / 1e3, best / 1e3, n_rows * 1e9 / mean,
-		m->weight_bytes / (mean / 1e9) / (READ_LIMIT_TB_S * 1e12),
-		(unsigned long long)(m->kn->plan_bytes(plan) / 1024));
+		m->weight_bytes / (mean / 1e9) / (READ_LIMIT_TB_S * 1e12), (unsigned long long)(m->kn->plan_bytes(plan) / 1024));
 	record(m, "decode", n_rows, context, mean, best);
 	m->kn->plan_destroy(m->backend, plan);
 	fflush(stdout);
@@ -354,8 +353,8 @@ static void bench_prefill(struct model *m, int n_rows)
 		all += ns;
 	}
 	double mean = all / PREFILLS;
-	printf("%s%s prefill %4d  %8.2f ms  best %8.2f ms  %8.1f tok/s\n", m->shape->name, m->kind->name, n_rows, mean / 1e6, best / 1e6,
-		n_rows * 1e9 / mean);
+	printf("%s%s prefill %4d  %8.2f ms  best %8.2f ms  %8.1f tok/s\n", m->shape->name, m->kind->name, n_rows, mean / 1e6,
+		best / 1e6, n_rows * 1e9 / mean);
 	record(m, "prefill", n_rows, 0, mean, best);
 	fflush(stdout);
 }
@@ -417,7 +416,8 @@ int main(int argc, char **argv)
 		if (text_equal(argv[argc - 2], "--json"))
 			json_path = argv[argc - 1];
 		else
-			good = good && text_equal(argv[argc - 2], "--rows") && text_to_i64(argv[argc - 1], &only) && only > 0 && only <= 128;
+			good = good && text_equal(argv[argc - 2], "--rows") && text_to_i64(argv[argc - 1], &only) && only > 0 &&
+				only <= 128;
 		argc -= 2;
 	}
 	struct model m = {.kn = argc > 2 && text_equal(argv[2], "cpu") ? &kn_cpu_ops : &kn_cuda_ops};
@@ -425,7 +425,8 @@ int main(int argc, char **argv)
 		choose_model(&m, argv[1]);
 	if (!good || !m.shape || argc > 4 || (argc > 3 && !text_to_i64(argv[3], &steps)) || steps < 1) {
 		fprintf(stderr,
-			"usage: bench_step 135m|1b|8b[-f16|-fp8|-q8_0|-q4_0|-q4_1|-q6_k|-q4_k|-q4_k_m] [cpu|cuda] [steps] [--rows N] "
+			"usage: bench_step 135m|1b|8b[-f16|-fp8|-q8_0|-q4_0|-q4_1|-q6_k|-q4_k|-q4_k_m] [cpu|cuda] [steps] [--rows "
+			"N] "
 			"[--json FILE]\n");
 		return 2;
 	}

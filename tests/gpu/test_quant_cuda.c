@@ -1,5 +1,5 @@
-/* Weights in stored form on the GPU against the CPU backend: every form, one row to many, sizes that fill no tile, parts of tensors,
- * mixed types, scales of 8-bit floats in every shape, embeddings, and the same bits however a batch is made up. */
+/* Weights in stored form on the GPU against the CPU backend: every form, one row to many, sizes that fill no tile, parts of
+ * tensors, mixed types, scales of 8-bit floats in every shape, embeddings, and the same bits however a batch is made up. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,7 +27,7 @@ struct side {
 	struct kn_backend *backend;
 };
 
-static struct side cpu = {&kn_cpu_ops, NULL}, gpu = {&kn_cuda_ops, NULL};
+static struct side cpu = {&kn_cpu_ops, NULL}, gpu = {&kn_cuda_ops, NULL}, deterministic = {&kn_cuda_ops, NULL};
 
 static void ok(enum status status, const struct err *err)
 {
@@ -102,7 +102,8 @@ static void run(const struct side *side, const struct problem *p, const float *x
 {
 	struct err err = {0};
 	struct kn_matrix *w;
-	size_t width = (size_t)(p->epilogue == KN_SWIGLU ? p->rows / 2 : p->rows), cols = (size_t)p->cols, n = (size_t)(end - begin);
+	size_t width = (size_t)(p->epilogue == KN_SWIGLU ? p->rows / 2 : p->rows), cols = (size_t)p->cols,
+	       n = (size_t)(end - begin);
 	float *norm = mem_calloc(cols, 4), *before = mem_calloc(n * width, 4);
 	random_activations(norm, (int64_t)cols, 8);
 	for (size_t i = 0; i < n * width; i++)
@@ -184,13 +185,30 @@ static void slices_of_rows_columns_and_mixed_forms_are_one_matrix(void **state)
 	for (int n_rows = 1; n_rows <= 80; n_rows += n_rows == 1 ? 4 : 75) {
 		struct problem p = {.n_rows = n_rows, .normed = true};
 		add_slice(&p,
-			(struct kn_slice){.dtype = DTYPE_Q4_K, .rows = 70, .cols = 1024, .row_begin = 3, .row_end = 67, .col_begin = 256, .col_end = 768});
+			(struct kn_slice){.dtype = DTYPE_Q4_K,
+				.rows = 70,
+				.cols = 1024,
+				.row_begin = 3,
+				.row_end = 67,
+				.col_begin = 256,
+				.col_end = 768});
+		add_slice(&p, (struct kn_slice){.dtype = DTYPE_Q4_K, .rows = 40, .cols = 512, .row_end = 40, .col_end = 512});
 		add_slice(&p,
-			(struct kn_slice){.dtype = DTYPE_Q4_K, .rows = 40, .cols = 512, .row_end = 40, .col_end = 512});
+			(struct kn_slice){.dtype = DTYPE_Q6_K,
+				.rows = 21,
+				.cols = 1280,
+				.row_begin = 1,
+				.row_end = 21,
+				.col_begin = 512,
+				.col_end = 1024});
 		add_slice(&p,
-			(struct kn_slice){.dtype = DTYPE_Q6_K, .rows = 21, .cols = 1280, .row_begin = 1, .row_end = 21, .col_begin = 512, .col_end = 1024});
-		add_slice(&p,
-			(struct kn_slice){.dtype = DTYPE_Q8_0, .rows = 5, .cols = 576, .row_begin = 4, .row_end = 5, .col_begin = 64, .col_end = 576});
+			(struct kn_slice){.dtype = DTYPE_Q8_0,
+				.rows = 5,
+				.cols = 576,
+				.row_begin = 4,
+				.row_end = 5,
+				.col_begin = 64,
+				.col_end = 576});
 		check(&p);
 		problem_release(&p);
 	}
@@ -211,10 +229,31 @@ static void scales_of_8_bit_floats_hold_in_every_shape_and_part(void **state)
 {
 	static const struct kn_slice shapes[] = {
 		{.rows = 300, .cols = 640, .row_end = 300, .col_end = 640, .scale_rows = 300, .scale_cols = 640},
-		{.rows = 300, .cols = 640, .row_begin = 7, .row_end = 290, .col_begin = 8, .col_end = 520, .scale_rows = 1, .scale_cols = 640},
+		{.rows = 300,
+			.cols = 640,
+			.row_begin = 7,
+			.row_end = 290,
+			.col_begin = 8,
+			.col_end = 520,
+			.scale_rows = 1,
+			.scale_cols = 640},
 		{.rows = 300, .cols = 640, .row_end = 300, .col_end = 640, .scale_rows = 128, .scale_cols = 128},
-		{.rows = 300, .cols = 640, .row_begin = 48, .row_end = 272, .col_begin = 128, .col_end = 600, .scale_rows = 128, .scale_cols = 128},
-		{.rows = 300, .cols = 640, .row_begin = 5, .row_end = 261, .col_begin = 40, .col_end = 600, .scale_rows = 128, .scale_cols = 128},
+		{.rows = 300,
+			.cols = 640,
+			.row_begin = 48,
+			.row_end = 272,
+			.col_begin = 128,
+			.col_end = 600,
+			.scale_rows = 128,
+			.scale_cols = 128},
+		{.rows = 300,
+			.cols = 640,
+			.row_begin = 5,
+			.row_end = 261,
+			.col_begin = 40,
+			.col_end = 600,
+			.scale_rows = 128,
+			.scale_cols = 128},
 	};
 	for (size_t i = 0; i < COUNT(shapes); i++)
 		for (int n_rows = 1; n_rows <= 70; n_rows += n_rows == 1 ? 2 : 67) {
@@ -247,6 +286,25 @@ static void rows_have_the_same_bits_in_any_batch(void **state)
 			begin = end;
 		}
 		assert_memory_equal(a, b, 32 * 100 * 4);
+		mem_free(x);
+		mem_free(a);
+		mem_free(b);
+		problem_release(&p);
+	}
+}
+
+static void deterministic_rows_have_the_same_bits_in_steps_of_any_size(void **state)
+{
+	for (size_t f = 0; f < COUNT(forms); f++) {
+		struct problem p = {.n_rows = 70, .normed = true};
+		add_tensor(&p, forms[f], 100, cols_for(forms[f], 576));
+		float *x = mem_calloc((size_t)(70 * p.cols), 4), *a = mem_calloc(70 * 100, 4), *b = mem_calloc(70 * 100, 4);
+		random_activations(x, 70 * p.cols, 7);
+		run(&deterministic, &p, x, 0, 70, a);
+		run(&deterministic, &p, x, 0, 1, b);
+		run(&deterministic, &p, x, 1, 40, b + 100);
+		run(&deterministic, &p, x, 40, 70, b + 4000);
+		assert_memory_equal(a, b, 70 * 100 * 4);
 		mem_free(x);
 		mem_free(a);
 		mem_free(b);
@@ -322,6 +380,8 @@ static int setup(void **state)
 	struct kn_options options = {.threads = 2, .rows_max = 128, .cols_max = 14336};
 	ok(cpu.kn->create(&options, &cpu.backend, &err), &err);
 	ok(gpu.kn->create(&options, &gpu.backend, &err), &err);
+	options.deterministic = 1;
+	ok(deterministic.kn->create(&options, &deterministic.backend, &err), &err);
 	return 0;
 }
 
@@ -336,6 +396,7 @@ int main(void)
 		cmocka_unit_test(gates_and_ups_of_rows_that_fill_no_strip_are_paired),
 		cmocka_unit_test(scales_of_8_bit_floats_hold_in_every_shape_and_part),
 		cmocka_unit_test(rows_have_the_same_bits_in_any_batch),
+		cmocka_unit_test(deterministic_rows_have_the_same_bits_in_steps_of_any_size),
 		cmocka_unit_test(inputs_that_are_not_finite_reach_the_output),
 	};
 	return cmocka_run_group_tests(tests, setup, NULL);

@@ -17,13 +17,13 @@
 #define EPSILON 1e-5f
 
 static const enum dtype all_types[] = {
-	DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q8_0, DTYPE_Q4_K, DTYPE_Q6_K};
+	DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q8_0, DTYPE_Q4_K, DTYPE_Q6_K, DTYPE_F8_E4M3};
 static const char *const all_isas[] = {"scalar", "avx2", "avx512"};
 
 /* One product with everything it needs; the stored tensors are whole, the slices may be parts. */
 struct problem {
 	struct kn_slice slices[4];
-	void *tensors[4];
+	void *tensors[4], *scales[4];
 	size_t n_slices;
 	int64_t rows, cols; /* of the matrix */
 	int n_rows;
@@ -39,6 +39,16 @@ static void add_slice(struct problem *p, struct kn_slice slice)
 
 	slice.data = tensor;
 	p->tensors[p->n_slices] = tensor;
+	if (slice.scale_rows > 0) {
+		int64_t n = (slice.rows + slice.scale_rows - 1) / slice.scale_rows *
+			((slice.cols + slice.scale_cols - 1) / slice.scale_cols);
+		float *scales = mem_calloc((size_t)n, sizeof(float));
+
+		for (int64_t i = 0; i < n; i++)
+			scales[i] = 0.25f + (float)(i * 7 % 16) / 8.0f;
+		slice.scales = scales;
+		p->scales[p->n_slices] = scales;
+	}
 	p->slices[p->n_slices++] = slice;
 	p->rows += slice.row_end - slice.row_begin;
 	p->cols = slice.col_end - slice.col_begin;
@@ -65,8 +75,10 @@ static void add_norm(struct problem *p)
 
 static void problem_release(struct problem *p)
 {
-	for (size_t i = 0; i < p->n_slices; i++)
+	for (size_t i = 0; i < p->n_slices; i++) {
 		mem_free(p->tensors[i]);
+		mem_free(p->scales[i]);
+	}
 	mem_free(p->x);
 	mem_free(p->norm_weight);
 	mem_free(p->row_index);
@@ -149,6 +161,12 @@ static void reference_weights(const struct problem *p, int64_t row, float *out)
 		assert_true(dtype_bytes(slice->dtype, slice->cols, &row_bytes));
 		dtype_dequantize(slice->dtype, (const uint8_t *)slice->data + (uint64_t)(slice->row_begin + row) * row_bytes, whole,
 			slice->cols);
+		for (int64_t col = 0; slice->scales && col < slice->cols; col++) {
+			int64_t per_line = (slice->cols + slice->scale_cols - 1) / slice->scale_cols;
+
+			whole[col] *=
+				slice->scales[(slice->row_begin + row) / slice->scale_rows * per_line + col / slice->scale_cols];
+		}
 		memcpy(out, whole + slice->col_begin, (size_t)p->cols * sizeof(float));
 		mem_free(whole);
 		return;
@@ -299,6 +317,40 @@ static void several_blocks_of_the_k_types_each_use_their_own_scales(void **state
 				.col_begin = 256,
 				.col_end = 1024});
 		add_inputs(&p, 9, 9);
+		check_all_manners(&p);
+		problem_release(&p);
+	}
+}
+
+static void scales_of_8_bit_floats_hold_in_every_shape_and_part(void **state)
+{
+	static const struct kn_slice shapes[] = {
+		{.rows = 70, .cols = 300, .row_end = 70, .col_end = 300, .scale_rows = 70, .scale_cols = 300},
+		{.rows = 70,
+			.cols = 300,
+			.row_begin = 3,
+			.row_end = 61,
+			.col_begin = 7,
+			.col_end = 299,
+			.scale_rows = 1,
+			.scale_cols = 300},
+		{.rows = 270,
+			.cols = 300,
+			.row_begin = 100,
+			.row_end = 270,
+			.col_begin = 90,
+			.col_end = 290,
+			.scale_rows = 128,
+			.scale_cols = 128},
+	};
+
+	for (size_t i = 0; i < COUNT(shapes); i++) {
+		struct problem p = {0};
+		struct kn_slice slice = shapes[i];
+
+		slice.dtype = DTYPE_F8_E4M3;
+		add_slice(&p, slice);
+		add_inputs(&p, 5, 5);
 		check_all_manners(&p);
 		problem_release(&p);
 	}
@@ -484,7 +536,8 @@ static void bad_slices_are_refused_with_their_number(void **state)
 {
 	static const struct kn_slice good = {.dtype = DTYPE_Q4_1, .rows = 32, .cols = 64, .row_end = 32, .col_end = 64};
 	struct kn_options options = {.threads = 1, .rows_max = 4, .cols_max = 64};
-	struct kn_slice bad[7];
+	static const float scale = 1;
+	struct kn_slice bad[8];
 	struct kn_backend *backend;
 	struct kn_matrix *matrix;
 	struct err err = {0};
@@ -502,6 +555,8 @@ static void bad_slices_are_refused_with_their_number(void **state)
 	bad[5].col_end = 32; /* another width than slice 0 */
 	bad[6].rows = INT64_MAX;
 	bad[6].row_end = INT64_MAX;
+	bad[7].dtype = DTYPE_F8_E4M3;
+	bad[7].scales = &scale; /* of no rows and no columns */
 	assert_int_equal(kn_cpu_ops.create(&options, &backend, &err), STATUS_OK);
 	assert_int_equal(kn_cpu_ops.matrix_create(backend, bad, 0, &matrix, &err), STATUS_INPUT);
 	for (size_t i = 0; i < COUNT(bad); i++) {
@@ -561,6 +616,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_type_and_row_count_is_within_tolerance_and_bitwise_stable),
 		cmocka_unit_test(several_blocks_of_the_k_types_each_use_their_own_scales),
+		cmocka_unit_test(scales_of_8_bit_floats_hold_in_every_shape_and_part),
 		cmocka_unit_test(odd_widths_of_plain_types_are_exact_to_the_last_column),
 		cmocka_unit_test(epilogues_norm_and_row_index_hold_for_every_type),
 		cmocka_unit_test(slices_of_rows_columns_and_mixed_types_are_one_matrix),
