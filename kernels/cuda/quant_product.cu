@@ -6,159 +6,11 @@
  * shared memory in warp order. One row of activations is normalised and scaled by the warp that needs that slice of it; a few rows
  * come prepared (quant_panel.cuh). */
 #include "kernels/cuda/quant_decode.cuh"
+#include "kernels/cuda/quant_stream.cuh"
 
 #define WARPS_MAX 16
 #define STATIC_BYTES 256 /* of shared memory: what the kernel declares itself */
-#define QUANT_MIXED 6 /* stands for a matrix of several forms; after the last of enum quant_form */
 #define SUMS_STRIDE 20 /* of 16 sums: lanes of a warp store to different banks */
-
-/* Stages that a warp has under way, of a matrix of some form: about 4.5 KB, or 7 of Q6_K. More made no difference. */
-static __host__ __device__ constexpr int ring_stages(int form)
-{
-	return form == QUANT_Q4_K || form == QUANT_Q6_K || form == QUANT_MIXED ? 2 : 4;
-}
-
-struct product_args {
-	struct quant_layout layout;
-	const float *x;
-	int64_t x_stride;
-	const int32_t *row_index;
-	const float *norm_weight;
-	float norm_eps;
-	enum kn_epilogue epilogue;
-	void *y;
-	enum pack_form y_form; /* fp32, or with SwiGLU that of the matrix which reads y */
-	int64_t y_stride;
-	void *panel; /* few rows: prepared */
-	const float *panel_scales; /* few rows: [n_rows] */
-	int n_rows, cols, n_granules, n_items;
-};
-
-/* What a warp fetches, stage by stage: its granules of a strip, of the next one, and so on. */
-struct quant_stream {
-	int granule_begin, granule_end;
-	const uint8_t *from; /* of this lane */
-	const float *factors; /* F8: of the segment */
-	int factor; /* twice the one of the next unit */
-	int strips, stages; /* left to fetch, of the block and of this strip */
-	int half; /* of this strip's item */
-	/* A matrix of one form: */
-	int strip_stages, tail_bytes; /* of a strip, and in its last stage */
-	int64_t half_step, item_step; /* bytes from a strip's end to the next one's beginning */
-	int half_factors, item_factors;
-	/* A mixed one: */
-	int item, form;
-};
-
-/* What belongs to the warp, and the place of its first stage. FORM is that of the whole matrix, or QUANT_MIXED. */
-template <int FORM> static __device__ __forceinline__ void stream_seek(const struct product_args &args, struct quant_stream &stream)
-{
-	int strip = stream.item + stream.half * args.n_items;
-	struct quant_segment segment = args.layout.segments[0];
-	if (FORM == QUANT_MIXED) {
-		segment = quant_segment_of(&args.layout, strip);
-		strip -= segment.strip_begin;
-	}
-	const int form = FORM == QUANT_MIXED ? segment.form : FORM, unit_bytes = quant_unit_bytes(form);
-	const int units = args.layout.granule_cols / quant_unit_cols(form);
-	const int64_t first = (int64_t)strip * segment.n_units + stream.granule_begin * units;
-	const int n_units = (stream.granule_end - stream.granule_begin) * units, stage_units = quant_stage_units(form);
-	stream.form = form;
-	stream.from = segment.units + first * unit_bytes + threadIdx.x % CUDA_WARP * 16;
-	stream.factors = segment.unit_scales;
-	stream.factor = (int)first;
-	stream.strip_stages = stream.stages = (n_units + stage_units - 1) / stage_units;
-	stream.tail_bytes = (n_units - (stream.strip_stages - 1) * stage_units) * unit_bytes;
-	if (FORM == QUANT_MIXED)
-		return;
-	const int half_strips = args.n_items * segment.n_units, next_strips = (int)gridDim.x * segment.n_units;
-	const bool paired = args.epilogue == KN_SWIGLU;
-	stream.half_factors = half_strips - n_units;
-	stream.item_factors = next_strips - n_units - (paired ? half_strips : 0);
-	stream.half_step = (int64_t)stream.half_factors * unit_bytes;
-	stream.item_step = (int64_t)stream.item_factors * unit_bytes;
-}
-
-template <int FORM>
-static __device__ __forceinline__ void stream_begin(const struct product_args &args, struct quant_stream &stream)
-{
-	const int n_warps = blockDim.x / CUDA_WARP, warp = threadIdx.x / CUDA_WARP;
-	stream.granule_begin = args.n_granules * warp / n_warps;
-	stream.granule_end = args.n_granules * (warp + 1) / n_warps;
-	stream.strips = (args.n_items - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;
-	stream.strips = stream.granule_begin == stream.granule_end ? 0
-		: args.epilogue == KN_SWIGLU                       ? 2 * stream.strips
-								   : stream.strips;
-	stream.item = blockIdx.x;
-	stream.half = 0;
-	stream_seek<FORM>(args, stream);
-}
-
-template <int BYTES> static __device__ __forceinline__ void copy_stage(uint32_t to, const uint8_t *from)
-{
-	const int offset = threadIdx.x % CUDA_WARP * 16;
-#pragma unroll
-	for (int i = 0; i < BYTES; i += CUDA_WARP * 16)
-		if (i + CUDA_WARP * 16 <= BYTES || offset + i < BYTES)
-			copy_async(to + offset + i, from + i, true);
-}
-
-static __device__ __noinline__ void copy_part(uint32_t to, const uint8_t *from, int bytes)
-{
-	for (int i = threadIdx.x % CUDA_WARP * 16; i < bytes; i += CUDA_WARP * 16, from += CUDA_WARP * 16)
-		copy_async(to + i, from, true);
-}
-
-/* Begins the copy of the next stage; at the end of the work an empty one. */
-template <int FORM>
-static __device__ __forceinline__ void stream_next(const struct product_args &args, struct quant_stream &stream, uint32_t to)
-{
-	if (stream.strips > 0) {
-		const int form = FORM == QUANT_MIXED ? stream.form : FORM;
-		const int stage_bytes = quant_stage_units(form) * quant_unit_bytes(form);
-		const int bytes = stream.stages == 1 ? stream.tail_bytes : stage_bytes;
-		if (FORM == QUANT_MIXED || bytes != stage_bytes)
-			copy_part(to, stream.from, bytes);
-		else
-			copy_stage<FORM == QUANT_MIXED ? 16 : quant_stage_units(FORM) * quant_unit_bytes(FORM)>(to, stream.from);
-		if (form == QUANT_F8) {
-			if (threadIdx.x % CUDA_WARP == 0)
-				asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to + quant_unit_bytes(QUANT_F8)),
-					     "l"(stream.factors + stream.factor / 2)
-					     : "memory");
-			stream.factor++;
-		}
-		stream.from += bytes;
-		if (--stream.stages == 0) {
-			const bool again = args.epilogue == KN_SWIGLU && stream.half == 0;
-			stream.half = again ? 1 : 0;
-			stream.strips--;
-			if (FORM == QUANT_MIXED) {
-				stream.item += again ? 0 : gridDim.x;
-				if (stream.strips > 0)
-					stream_seek<FORM>(args, stream);
-			} else {
-				stream.stages = stream.strip_stages;
-				stream.from += again ? stream.half_step : stream.item_step;
-				if (FORM == QUANT_F8)
-					stream.factor += again ? stream.half_factors : stream.item_factors;
-			}
-		}
-	}
-	copy_async_commit();
-}
-
-struct quant_ring {
-	const uint8_t *stages;
-	uint32_t address;
-	int stage_bytes, at; /* bytes from one stage to the next; where the next one to be used begins */
-
-	__device__ __forceinline__ void advance(int n_stages)
-	{
-		at += stage_bytes;
-		at = at == n_stages * stage_bytes ? 0 : at;
-	}
-};
 
 /* One strip's product with the warp's columns. STREAM is the form of the whole matrix. */
 template <int STREAM, int FORM, int ROWS>
@@ -479,6 +331,14 @@ static int form_of(const struct quant_layout *layout)
 	return layout->segments[0].form;
 }
 
+/* So many warps that a block's shared memory suffices; on Hopper that is all of them. */
+static int fitting_warps(const struct product_args *args, int form, int n_warps, int rows, size_t most)
+{
+	while (n_warps > 1 && shared_bytes(args, form, n_warps, rows) > most)
+		n_warps--;
+	return n_warps;
+}
+
 enum status quant_product(struct kn_backend *backend, const struct kn_matmul *args, int first_row, int n_rows,
 	enum pack_form reader_form, struct err *err)
 {
@@ -500,31 +360,22 @@ enum status quant_product(struct kn_backend *backend, const struct kn_matmul *ar
 	product.cols = (int)w->cols;
 	product.n_granules = ((int)w->cols + w->quant.granule_cols - 1) / w->quant.granule_cols;
 	product.n_items = args->epilogue == KN_SWIGLU ? w->quant.n_strips / 2 : w->quant.n_strips;
-	const int n_warps = choose_warps(product.n_granules);
-	const int per_sm = WARPS_MAX / n_warps, blocks = backend->n_sms * per_sm;
-	const int form = form_of(&w->quant);
+	const int form = form_of(&w->quant), most_warps = choose_warps(product.n_granules);
+	const size_t most_bytes = backend->quant.shared_bytes_max;
 	const bool one = n_rows == 1 && first_row == 0 && !backend->deterministic &&
-		shared_bytes(&product, form, n_warps, 1) <= backend->quant.shared_bytes_max;
+		shared_bytes(&product, form, most_warps, 1) <= most_bytes;
 	const int rows = one ? 1 : n_rows <= 8 ? 8 : 16;
+	/* Steps of any few rows have as many warps, so that a row's sums are added in one order. */
+	const int n_warps = fitting_warps(&product, form, most_warps, one ? 1 : 16, most_bytes);
+	const int per_sm = WARPS_MAX / n_warps, blocks = backend->n_sms * per_sm;
 	cudaError_t error = one ? cudaSuccess : quant_prepare(backend, args, first_row, n_rows);
 	if (error)
 		return cuda_status(error, "input of a matrix product", err);
 	dim3 grid(product.n_items < blocks ? product.n_items : blocks), block(n_warps * CUDA_WARP);
 	/* So much shared memory that no processor takes a block more than its share while another goes without. */
-	const size_t needed = shared_bytes(&product, form, n_warps, rows),
-		     share = backend->quant.shared_bytes_max / (per_sm + 1) + 1;
+	const size_t needed = shared_bytes(&product, form, n_warps, rows), share = most_bytes / (per_sm + 1) + 1;
 	error = launch_dependent(backend->stream, grid, block, needed > share ? needed : share, kernel_of(form, rows), product);
 	return cuda_status(error, "matrix product of quantised weights", err);
-}
-
-/* All of a processor's fast memory is shared memory, so that the next kernel's blocks fit beside this one's. */
-static cudaError_t allow_shared(product_kernel *kernel, int most)
-{
-	cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most);
-	if (!error)
-		error = cudaFuncSetAttribute(
-			kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
-	return error;
 }
 
 cudaError_t quant_product_init(struct kn_backend *backend)
@@ -534,6 +385,7 @@ cudaError_t quant_product_init(struct kn_backend *backend)
 	backend->quant.shared_bytes_max = (size_t)(most - STATIC_BYTES);
 	for (int form = 0; form <= QUANT_MIXED && !error; form++)
 		for (int rows = 1; rows <= 16 && !error; rows += rows == 1 ? 7 : 8)
-			error = allow_shared(kernel_of(form, rows), most - STATIC_BYTES);
+			error = cudaFuncSetAttribute(
+				kernel_of(form, rows), cudaFuncAttributeMaxDynamicSharedMemorySize, most - STATIC_BYTES);
 	return error;
 }
