@@ -19,6 +19,8 @@ static enum status print(struct rendering *r, struct value value)
 {
 	if (value.kind == VALUE_LIST || value.kind == VALUE_DICT)
 		return err_set(r->err, STATUS_INPUT, "a list or a dict is printed as it is");
+	if (jinja_spend(r, value.len) != STATUS_OK)
+		return STATUS_INPUT;
 	value_print(value, r->out);
 	return r->out->len <= OUTPUT_BYTES_MAX
 		? STATUS_OK
@@ -31,7 +33,7 @@ static enum status assign(struct rendering *r, const struct statement *s, struct
 	struct value scope = r->n_scopes > 0 ? r->scopes[r->n_scopes - 1] : r->globals, target = {0};
 	if (!s->member) {
 		value_set(&r->arena, scope, s->name, strlen(s->name), value);
-		return STATUS_OK;
+		return jinja_spend(r, scope.dict->count);
 	}
 	for (size_t i = r->n_scopes; i > 0 && target.kind == VALUE_UNDEFINED; i--)
 		target = value_get(r->scopes[i - 1], s->name, strlen(s->name));
@@ -40,7 +42,7 @@ static enum status assign(struct rendering *r, const struct statement *s, struct
 	if (target.kind != VALUE_DICT || !target.dict->is_namespace)
 		return err_set(r->err, STATUS_INPUT, "'%.40s' is no namespace", s->name);
 	value_set(&r->arena, target, s->member, strlen(s->member), value);
-	return STATUS_OK;
+	return jinja_spend(r, target.dict->count);
 }
 
 static enum status run_set(struct rendering *r, const struct statement *s)
@@ -127,6 +129,8 @@ static enum status run_for(struct rendering *r, const struct statement *s)
 		struct value scope = r->scopes[r->n_scopes - 1] = value_dict(&r->arena);
 		bind_loop(r, scope, items.list, i);
 		status = bind_item(r, s, scope, items.list->items[i]);
+		if (status == STATUS_OK)
+			status = jinja_spend(r, 0); /* for the names of the turn, whatever the body does */
 		if (status == STATUS_OK)
 			status = jinja_run(r, s->body);
 		r->continues = false;

@@ -43,34 +43,39 @@ static struct value strip(struct value string, struct value set, bool left, bool
 	return value_string(begin, (size_t)((right ? last : end) - begin));
 }
 
-static struct value split(struct arena *arena, struct value string, struct value separator, int64_t most)
+static enum status split(struct rendering *r, struct value string, struct value separator, int64_t most, struct value *out)
 {
-	struct value list = value_list(arena);
+	struct arena *arena = &r->arena;
+	struct value list = *out = value_list(arena);
 	const char *at = string.bytes, *end = at + string.len;
 	while (most < 0 || (int64_t)list.list->count < most) {
 		const char *next = memmem(at, (size_t)(end - at), separator.bytes, separator.len);
 		if (!next)
 			break;
+		if (jinja_spend(r, 0) != STATUS_OK)
+			return STATUS_INPUT;
 		value_append(arena, list, value_string(at, (size_t)(next - at)));
 		at = next + separator.len;
 	}
 	value_append(arena, list, value_string(at, (size_t)(end - at)));
-	return list;
+	return STATUS_OK;
 }
 
-static struct value replace(struct arena *arena, struct value string, struct value from, struct value to)
+static enum status replace(struct rendering *r, struct value string, struct value from, struct value to, struct value *out)
 {
 	struct text text = {0};
 	const char *at = string.bytes, *end = at + string.len, *next;
-	while (from.len > 0 && (next = memmem(at, (size_t)(end - at), from.bytes, from.len))) {
+	enum status status = STATUS_OK;
+	while (status == STATUS_OK && from.len > 0 && (next = memmem(at, (size_t)(end - at), from.bytes, from.len))) {
 		text_append(&text, at, (size_t)(next - at));
 		text_append(&text, to.bytes, to.len);
 		at = next + from.len;
+		status = jinja_spend(r, to.len);
 	}
 	text_append(&text, at, (size_t)(end - at));
-	struct value result = value_copy(arena, &text);
+	*out = value_copy(&r->arena, &text);
 	text_release(&text);
-	return result;
+	return status;
 }
 
 /* ASCII letters alone change: roles and names are made of these. */
@@ -107,11 +112,19 @@ static struct value get(struct value dict, struct value key, struct value fallba
 	return fallback;
 }
 
+/* Units of work of a method or a filter, before what its own loop adds. Stripping looks for each character in the argument. */
+static size_t cost(struct value value, struct value argument)
+{
+	return value.kind == VALUE_STRING ? value.len * (1 + argument.len / 16) : value.kind == VALUE_DICT ? value.dict->count : 0;
+}
+
 enum status jinja_method(
 	struct rendering *r, struct value value, const char *name, const struct arguments *arguments, struct value *out)
 {
 	struct value first = jinja_argument(arguments, 0, NULL), second = jinja_argument(arguments, 1, NULL);
 	bool text = value.kind == VALUE_STRING, dict = value.kind == VALUE_DICT, takes_text = first.kind == VALUE_STRING;
+	if (jinja_spend(r, cost(value, first)) != STATUS_OK)
+		return STATUS_INPUT;
 	if (text && strcmp(name, "strip") == 0)
 		*out = strip(value, first, true, true);
 	else if (text && strcmp(name, "lstrip") == 0)
@@ -119,9 +132,9 @@ enum status jinja_method(
 	else if (text && strcmp(name, "rstrip") == 0)
 		*out = strip(value, first, false, true);
 	else if (text && takes_text && first.len > 0 && strcmp(name, "split") == 0)
-		*out = split(&r->arena, value, first, second.kind == VALUE_INT ? second.number : -1);
+		return split(r, value, first, second.kind == VALUE_INT ? second.number : -1, out);
 	else if (text && takes_text && second.kind == VALUE_STRING && strcmp(name, "replace") == 0)
-		*out = replace(&r->arena, value, first, second);
+		return replace(r, value, first, second, out);
 	else if (text && strcmp(name, "startswith") == 0)
 		*out = value_bool(begins_with(value, first));
 	else if (text && strcmp(name, "endswith") == 0)
@@ -150,14 +163,16 @@ static int64_t length(struct value value)
 static enum status join(struct rendering *r, struct value list, struct value separator, struct value *out)
 {
 	struct text text = {0};
-	for (size_t i = 0; i < list.list->count; i++) {
+	enum status status = STATUS_OK;
+	for (size_t i = 0; status == STATUS_OK && i < list.list->count; i++) {
 		if (i > 0)
 			value_print(separator, &text);
 		value_print(list.list->items[i], &text);
+		status = jinja_spend(r, separator.len + list.list->items[i].len);
 	}
 	*out = value_copy(&r->arena, &text);
 	text_release(&text);
-	return STATUS_OK;
+	return status;
 }
 
 /* selectattr(attribute, test, value): items whose attribute passes the test; without a test, those where it is true. */
@@ -172,6 +187,8 @@ static enum status select_items(
 	memcpy(name, test.kind == VALUE_STRING ? test.bytes : "", test.kind == VALUE_STRING ? test.len : 0);
 	*out = value_list(&r->arena);
 	for (size_t i = 0; i < list.list->count; i++) {
+		if (jinja_spend(r, 0) != STATUS_OK)
+			return STATUS_INPUT;
 		struct value value = value_get(list.list->items[i], attribute.bytes, attribute.len);
 		bool passes = value_is_true(value);
 		if (test.kind == VALUE_STRING && jinja_test(r, name, value, &rest, &passes) != STATUS_OK)
@@ -185,13 +202,16 @@ static enum status select_items(
 static enum status to_text(struct rendering *r, struct value value, bool as_json, struct value *out)
 {
 	struct text text = {0};
-	if (as_json)
-		value_print_json(value, &text);
-	else
+	enum status status = STATUS_OK;
+	if (as_json && !value_print_json(value, &text))
+		status = err_set(r->err, STATUS_INPUT, "tojson makes too long a text");
+	else if (!as_json)
 		value_print(value, &text);
+	if (status == STATUS_OK)
+		status = jinja_spend(r, text.len);
 	*out = value_copy(&r->arena, &text);
 	text_release(&text);
-	return STATUS_OK;
+	return status;
 }
 
 static struct value first_or_last(struct value list, bool last)
@@ -209,6 +229,8 @@ enum status jinja_filter(
 	struct value first = jinja_argument(arguments, 0, NULL), second = jinja_argument(arguments, 1, NULL);
 	bool text = value.kind == VALUE_STRING, list = value.kind == VALUE_LIST, dict = value.kind == VALUE_DICT;
 	*out = value;
+	if (jinja_spend(r, cost(value, first)) != STATUS_OK)
+		return STATUS_INPUT;
 	if (strcmp(name, "safe") == 0 || (list && strcmp(name, "list") == 0) || (text && strcmp(name, "string") == 0))
 		return STATUS_OK;
 	if (strcmp(name, "default") == 0 || strcmp(name, "d") == 0) {
@@ -223,7 +245,7 @@ enum status jinja_filter(
 	else if (text && strcmp(name, "capitalize") == 0)
 		*out = change_case(&r->arena, value, false, true);
 	else if (text && first.kind == VALUE_STRING && second.kind == VALUE_STRING && strcmp(name, "replace") == 0)
-		*out = replace(&r->arena, value, first, second);
+		return replace(r, value, first, second, out);
 	else if (list && (strcmp(name, "first") == 0 || strcmp(name, "last") == 0))
 		*out = first_or_last(value, name[0] == 'l');
 	else if (list && strcmp(name, "join") == 0)
@@ -241,16 +263,28 @@ enum status jinja_filter(
 
 /* ---- tests ---- */
 
-static bool contains(struct value container, struct value item)
+static enum status equal(struct rendering *r, struct value a, struct value b, bool *out)
 {
-	if (container.kind == VALUE_STRING)
-		return item.kind == VALUE_STRING && memmem(container.bytes, container.len, item.bytes, item.len) != NULL;
-	if (container.kind == VALUE_DICT)
-		return item.kind == VALUE_STRING && value_get(container, item.bytes, item.len).kind != VALUE_UNDEFINED;
-	for (size_t i = 0; container.kind == VALUE_LIST && i < container.list->count; i++)
-		if (value_equal(container.list->items[i], item))
-			return true;
-	return false;
+	*out = value_equal(a, b);
+	return jinja_spend(r, a.len == b.len ? a.len : 0);
+}
+
+static enum status contains(struct rendering *r, struct value container, struct value item, bool *out)
+{
+	bool text = item.kind == VALUE_STRING;
+	*out = false;
+	if (container.kind == VALUE_STRING) {
+		*out = text && memmem(container.bytes, container.len, item.bytes, item.len) != NULL;
+		return jinja_spend(r, container.len);
+	}
+	if (container.kind == VALUE_DICT) {
+		*out = text && value_get(container, item.bytes, item.len).kind != VALUE_UNDEFINED;
+		return jinja_spend(r, container.dict->count);
+	}
+	for (size_t i = 0; !*out && container.kind == VALUE_LIST && i < container.list->count; i++)
+		if (equal(r, container.list->items[i], item, out) != STATUS_OK)
+			return STATUS_INPUT;
+	return STATUS_OK;
 }
 
 enum status jinja_test(struct rendering *r, const char *name, struct value value, const struct arguments *arguments, bool *out)
@@ -281,11 +315,13 @@ enum status jinja_test(struct rendering *r, const char *name, struct value value
 	else if (strcmp(name, "true") == 0 || strcmp(name, "false") == 0)
 		*out = value.kind == VALUE_BOOL && value.truth == (name[0] == 't');
 	else if (strcmp(name, "equalto") == 0 || strcmp(name, "eq") == 0)
-		*out = value_equal(value, other);
-	else if (strcmp(name, "ne") == 0)
-		*out = !value_equal(value, other);
-	else if (strcmp(name, "in") == 0)
-		*out = contains(other, value);
+		return equal(r, value, other, out);
+	else if (strcmp(name, "ne") == 0) {
+		enum status status = equal(r, value, other, out);
+		*out = !*out;
+		return status;
+	} else if (strcmp(name, "in") == 0)
+		return contains(r, other, value, out);
 	else if (value.kind == VALUE_INT && (strcmp(name, "odd") == 0 || strcmp(name, "even") == 0))
 		*out = (value.number % 2 != 0) == (name[0] == 'o');
 	else
@@ -367,6 +403,8 @@ static enum status compare(struct rendering *r, const char *operation, struct va
 	if (a.kind == VALUE_INT && b.kind == VALUE_INT) {
 		order = (a.number > b.number) - (a.number < b.number);
 	} else if (a.kind == VALUE_STRING && b.kind == VALUE_STRING) {
+		if (jinja_spend(r, a.len < b.len ? a.len : b.len) != STATUS_OK)
+			return STATUS_INPUT;
 		order = memcmp(a.bytes, b.bytes, a.len < b.len ? a.len : b.len);
 		order = order != 0 ? order : (a.len > b.len) - (a.len < b.len);
 	} else {
@@ -378,28 +416,33 @@ static enum status compare(struct rendering *r, const char *operation, struct va
 }
 
 /* a ~ b, and a + b of two strings. */
-static struct value concatenate(struct rendering *r, struct value a, struct value b)
+static enum status concatenate(struct rendering *r, struct value a, struct value b, struct value *out)
 {
 	struct text text = {0};
+	if (jinja_spend(r, a.len + b.len) != STATUS_OK)
+		return STATUS_INPUT;
 	value_print(a, &text);
 	value_print(b, &text);
-	struct value result = value_copy(&r->arena, &text);
+	*out = value_copy(&r->arena, &text);
 	text_release(&text);
-	return result;
+	return STATUS_OK;
 }
 
 enum status jinja_binary(struct rendering *r, const char *operation, struct value a, struct value b, struct value *out)
 {
 	bool strings = a.kind == VALUE_STRING && b.kind == VALUE_STRING;
-	bool listed = a.kind == VALUE_LIST || a.kind == VALUE_DICT || b.kind == VALUE_LIST || b.kind == VALUE_DICT;
-	if (strcmp(operation, "==") == 0 || strcmp(operation, "!=") == 0)
-		*out = value_bool(value_equal(a, b) == (operation[0] == '='));
-	else if (operation[0] == '<' || operation[0] == '>')
+	bool listed = a.kind == VALUE_LIST || a.kind == VALUE_DICT || b.kind == VALUE_LIST || b.kind == VALUE_DICT, holds;
+	enum status status = STATUS_OK;
+	if (strcmp(operation, "==") == 0 || strcmp(operation, "!=") == 0) {
+		status = equal(r, a, b, &holds);
+		*out = value_bool(holds == (operation[0] == '='));
+	} else if (operation[0] == '<' || operation[0] == '>')
 		return compare(r, operation, a, b, out);
-	else if (strcmp(operation, "in") == 0)
-		*out = value_bool(contains(b, a));
-	else if ((operation[0] == '~' && !listed) || (operation[0] == '+' && strings))
-		*out = concatenate(r, a, b);
+	else if (strcmp(operation, "in") == 0) {
+		status = contains(r, b, a, &holds);
+		*out = value_bool(holds);
+	} else if ((operation[0] == '~' && !listed) || (operation[0] == '+' && strings))
+		return concatenate(r, a, b, out);
 	else if (operation[0] == '+' && a.kind == VALUE_LIST && b.kind == VALUE_LIST) {
 		*out = value_list(&r->arena);
 		for (size_t i = 0; i < a.list->count + b.list->count; i++)
@@ -408,5 +451,5 @@ enum status jinja_binary(struct rendering *r, const char *operation, struct valu
 		return arithmetic(r, operation, a.number, b.number, out);
 	else
 		return err_set(r->err, STATUS_INPUT, "'%s' is not supported between these", operation);
-	return STATUS_OK;
+	return status;
 }

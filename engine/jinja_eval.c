@@ -5,7 +5,16 @@
 
 /* Guesses: a prompt of a million tokens needs thousands of steps and some times its own size of memory. */
 #define STEPS_MAX 20000000
+#define STEP_UNITS 16 /* guess: going over so many bytes or names takes less than a step */
 #define ARENA_BYTES_MAX ((size_t)256 << 20)
+
+enum status jinja_spend(struct rendering *r, size_t units)
+{
+	r->steps += 1 + units / STEP_UNITS;
+	if (r->steps > STEPS_MAX || r->arena.used_bytes > ARENA_BYTES_MAX)
+		return err_set(r->err, STATUS_INPUT, "it takes too many steps or too much memory");
+	return STATUS_OK;
+}
 
 static enum status evaluate_arguments(struct rendering *r, const struct expression *e, struct arguments *out)
 {
@@ -37,17 +46,19 @@ static bool is_function(const char *name)
 	return false;
 }
 
-static struct value look_up(const struct rendering *r, const char *name)
+static enum status look_up(struct rendering *r, const char *name, struct value *out)
 {
-	size_t len = strlen(name);
-	for (size_t i = r->n_scopes; i > 0; i--) {
-		struct value value = value_get(r->scopes[i - 1], name, len);
-		if (value.kind != VALUE_UNDEFINED)
-			return value;
+	size_t len = strlen(name), names = r->globals.dict->count;
+	*out = (struct value){0};
+	for (size_t i = r->n_scopes; i > 0 && out->kind == VALUE_UNDEFINED; i--) {
+		*out = value_get(r->scopes[i - 1], name, len);
+		names += r->scopes[i - 1].dict->count;
 	}
-	struct value value = value_get(r->globals, name, len);
-	/* A function is something that is defined. */
-	return value.kind == VALUE_UNDEFINED && is_function(name) ? value_text("function") : value;
+	if (out->kind == VALUE_UNDEFINED)
+		*out = value_get(r->globals, name, len);
+	if (out->kind == VALUE_UNDEFINED && is_function(name)) /* a function is something that is defined */
+		*out = value_text("function");
+	return jinja_spend(r, names);
 }
 
 static enum status member(struct rendering *r, struct value object, const char *name, size_t len, struct value *out)
@@ -56,16 +67,16 @@ static enum status member(struct rendering *r, struct value object, const char *
 		return err_set(
 			r->err, STATUS_INPUT, "'%.*s' is asked of something that is not defined", (int)(len < 60 ? len : 60), name);
 	*out = value_get(object, name, len); /* of other kinds: undefined */
-	return STATUS_OK;
+	return jinja_spend(r, object.kind == VALUE_DICT ? object.dict->count : 0);
 }
 
-/* Python counts characters where we count bytes. */
-static bool is_ascii(struct value string)
+/* Python counts characters where we count bytes. Fails at other strings. */
+static enum status check_ascii(struct rendering *r, struct value string)
 {
 	for (size_t i = 0; i < string.len; i++)
 		if ((unsigned char)string.bytes[i] >= 0x80)
-			return false;
-	return true;
+			return err_set(r->err, STATUS_INPUT, "only parts of ASCII strings are supported");
+	return jinja_spend(r, string.len);
 }
 
 static enum status evaluate_index(struct rendering *r, const struct expression *e, struct value *out)
@@ -75,8 +86,10 @@ static enum status evaluate_index(struct rendering *r, const struct expression *
 		return STATUS_INPUT;
 	if (index.kind == VALUE_STRING)
 		return member(r, object, index.bytes, index.len, out);
-	if (index.kind != VALUE_INT || (object.kind != VALUE_LIST && !(object.kind == VALUE_STRING && is_ascii(object))))
-		return err_set(r->err, STATUS_INPUT, "an index is no number, or not into a list or an ASCII string");
+	if (index.kind != VALUE_INT || (object.kind != VALUE_LIST && object.kind != VALUE_STRING))
+		return err_set(r->err, STATUS_INPUT, "an index is no number, or not into a list or a string");
+	if (object.kind == VALUE_STRING && check_ascii(r, object) != STATUS_OK)
+		return STATUS_INPUT;
 	int64_t count = (int64_t)(object.kind == VALUE_LIST ? object.list->count : object.len);
 	int64_t at = index.number < 0 ? index.number + count : index.number;
 	*out = (struct value){0};
@@ -118,8 +131,10 @@ static enum status evaluate_slice(struct rendering *r, const struct expression *
 	if (backwards && begin >= count)
 		begin = count - 1;
 	if (object.kind == VALUE_STRING) {
-		if (backwards || !is_ascii(object))
-			return err_set(r->err, STATUS_INPUT, "only forward slices of ASCII strings are supported");
+		if (backwards)
+			return err_set(r->err, STATUS_INPUT, "only forward slices of strings are supported");
+		if (check_ascii(r, object) != STATUS_OK)
+			return STATUS_INPUT;
 		*out = value_string(object.bytes + begin, end > begin ? (size_t)(end - begin) : 0);
 		return STATUS_OK;
 	}
@@ -218,15 +233,14 @@ static enum status evaluate_unary(struct rendering *r, const struct expression *
 enum status jinja_evaluate(struct rendering *r, const struct expression *e, struct value *out)
 {
 	struct value object = {0};
-	if (++r->steps > STEPS_MAX || r->arena.used_bytes > ARENA_BYTES_MAX)
-		return err_set(r->err, STATUS_INPUT, "it takes too many steps or too much memory");
+	if (jinja_spend(r, 0) != STATUS_OK)
+		return STATUS_INPUT;
 	switch (e->kind) {
 	case EXPRESSION_LITERAL:
 		*out = e->literal;
 		return STATUS_OK;
 	case EXPRESSION_NAME:
-		*out = look_up(r, e->name);
-		return STATUS_OK;
+		return look_up(r, e->name, out);
 	case EXPRESSION_MEMBER:
 		if (jinja_evaluate(r, e->a, &object) != STATUS_OK)
 			return STATUS_INPUT;

@@ -110,7 +110,11 @@ struct rendering {
 /* Runs statements and what follows them. */
 enum status jinja_run(struct rendering *r, const struct statement *first);
 
-/* Evaluates; counts steps, so that no template runs for ever. */
+/* Counts a step, and more for work that grows with values: units are the bytes, items or names that it goes over or makes. Fails
+ * beyond the limits of steps and memory, so that no template runs for ever. */
+enum status jinja_spend(struct rendering *r, size_t units);
+
+/* Evaluates, and spends a step. */
 enum status jinja_evaluate(struct rendering *r, const struct expression *e, struct value *out);
 
 /* Arguments of a filter, a test or a call, evaluated. */

@@ -149,6 +149,7 @@ static void print_json_string(struct value value, struct text *out)
 }
 
 #define JSON_DEPTH_MAX 64 /* guess: deeper ones are made by loops on purpose */
+#define JSON_BYTES_MAX ((size_t)16 << 20) /* guess, likewise: lists that hold one another are as long as 2 to the 64th */
 
 static void print_json(struct value value, int depth, struct text *out)
 {
@@ -164,7 +165,7 @@ static void print_json(struct value value, int depth, struct text *out)
 		return;
 	}
 	text_append_char(out, is_list ? '[' : '{');
-	for (size_t i = 0; i < count; i++) {
+	for (size_t i = 0; i < count && out->len <= JSON_BYTES_MAX; i++) {
 		text_append_str(out, i > 0 ? ", " : "");
 		if (is_dict) {
 			print_json_string(value.dict->keys[i], out);
@@ -175,9 +176,10 @@ static void print_json(struct value value, int depth, struct text *out)
 	text_append_char(out, is_list ? ']' : '}');
 }
 
-void value_print_json(struct value value, struct text *out)
+bool value_print_json(struct value value, struct text *out)
 {
 	print_json(value, 0, out);
+	return out->len <= JSON_BYTES_MAX;
 }
 
 void value_print(struct value value, struct text *out)

@@ -52,7 +52,8 @@ bool value_equal(struct value a, struct value b);
 /* What printing shows: nothing for undefined, "True" and "None" for those. Not for lists and dicts. */
 void value_print(struct value value, struct text *out);
 
-/* JSON as json.dumps writes it with ensure_ascii off: ", " and ": " between. Levels beyond 64 are null. */
-void value_print_json(struct value value, struct text *out);
+/* JSON as json.dumps writes it with ensure_ascii off: ", " and ": " between. Levels beyond 64 are null. False when it is longer
+ * than 16 MiB; out, empty before, then has a part. */
+bool value_print_json(struct value value, struct text *out);
 
 #endif

@@ -152,6 +152,43 @@ static void what_cannot_be_computed_is_refused(void **state)
 	}
 }
 
+/* Work that one step can multiply is counted by the bytes it goes over: none of these may take for ever or fill the memory. */
+static void work_that_grows_with_values_is_limited(void **state)
+{
+	static const char large[] =
+		"{% set n = namespace(s='aaaaaaaa') %}{% for i in range(16) %}{% set n.s = n.s + n.s %}{% endfor %}"
+		"{% set s = n.s %}{% set t = s ~ '' %}{% set l = range(100000) %}";
+	static const char *const cases[] = {
+		"{% set n.a = n %}{% set n.b = n %}{{ n | tojson }}",
+		"{{ s.replace('a', s) }}",
+		"{{ s | replace('a', s) }}",
+		"{% for i in l %}{% set x = s.split('a') %}{% endfor %}",
+		"{{ l | join(s) }}",
+		"{% for i in l %}{% set x = l | selectattr('x') %}{% endfor %}",
+		"{% for i in l %}{% if s | length == 1 %}{% endif %}{% endfor %}",
+		"{% for i in l %}{% if s == t %}{% endif %}{% endfor %}",
+		"{% for i in l %}{% if s < t %}{% endif %}{% endfor %}",
+		"{% for i in l %}{% if s is eq(t) %}{% endif %}{% endfor %}",
+		"{% for i in l %}{% if 'b' in s %}{% endif %}{% endfor %}",
+		"{% for i in l %}{% if -1 in l %}{% endif %}{% endfor %}",
+		"{% for i in l %}{% set x = s.strip(s) %}{% endfor %}",
+		"{% for i in l %}{% set x = s[1:2] %}{% endfor %}",
+		"{% for i in l %}{% set x %}{{ s }}{% endset %}{% endfor %}",
+		"{% for i in l + l + l %}{% endfor %}",
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+		struct text template = {0}, out = {0};
+		struct err err = {0};
+		text_append_str(&template, large);
+		text_append_str(&template, cases[i]);
+		if (render(text_str(&template), &out, &err) != STATUS_INPUT ||
+			!(strstr(err.text, "too many steps") || strstr(err.text, "too long a text")))
+			fail_msg("%s: %s", cases[i], err.text);
+		text_release(&template);
+		text_release(&out);
+	}
+}
+
 /* Nesting by brackets, by chains, by statements, by branches: each ends in a message, none on the stack. */
 static void deep_templates_are_refused(void **state)
 {
@@ -216,6 +253,7 @@ int main(void)
 		cmocka_unit_test(texts_are_those_of_transformers),
 		cmocka_unit_test(what_cannot_be_read_is_refused_with_its_line),
 		cmocka_unit_test(what_cannot_be_computed_is_refused),
+		cmocka_unit_test(work_that_grows_with_values_is_limited),
 		cmocka_unit_test(deep_templates_are_refused),
 		cmocka_unit_test(dates_are_written_as_asked),
 		cmocka_unit_test(a_template_of_every_length_is_survived),
