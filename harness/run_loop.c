@@ -461,7 +461,9 @@ enum status run_loop_run(struct run_loop *loop, struct err *err)
 	state.stopped = mem_calloc((size_t)experiment->n_arms, sizeof(*state.stopped));
 	state.places = mem_calloc((size_t)experiment->n_arms, sizeof(*state.places));
 	struct json *oom_memory = NULL;
-	enum status status = store_oom_memory(loop->store, loop->experiment_id, &oom_memory, err);
+	enum status status = store_claim(loop->store, loop->experiment_id, err);
+	if (!status)
+		status = store_oom_memory(loop->store, loop->experiment_id, &oom_memory, err);
 	loop->oom_memory = oom_memory;
 	if (!status)
 		status = reload(loop, &state.cells, err);

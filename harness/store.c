@@ -15,6 +15,7 @@ enum status store_open_waiting(const char *path, int busy_ms, struct store **out
 {
 	struct store *store = mem_calloc(1, sizeof *store);
 	store->path = mem_strdup(path);
+	store->claim_fd = -1;
 	enum status status = sql_open(path, busy_ms, &store->sql, err);
 	if (!status && store_migrate(store->sql, store_migrations, store_migrations_count, err))
 		status = err_add(err, "'%s'", path);
@@ -38,6 +39,7 @@ void store_close(struct store *store)
 	if (!store)
 		return;
 	sql_close(store->sql);
+	store_release_claim(store);
 	mem_free(store->path);
 	mem_free(store);
 }
@@ -119,7 +121,7 @@ enum status store_save_launch(struct store *store, int64_t experiment_id, const 
 	if (status == STATUS_UNAVAILABLE) /* minutes of measuring are not thrown away because a disk is full or a lock is held */
 		store_keep_unsaved(store, experiment_id, row, NULL);
 	json_free(row);
-	return status ? err_add(err, "saving the launch of %s in block %d", experiment->arms[launch->arm].name, launch->block)
+	return status ? err_add(err, "saving the launch of %s in block %d", experiment->arms[launch->arm].name, launch->block + 1)
 		      : STATUS_OK;
 }
 

@@ -34,6 +34,10 @@ enum status store_begin_experiment(struct store *store, const struct experiment 
 	const struct build_facts *build, const char *model_name, const char *model_hash, bool resume, int64_t *experiment_id,
 	bool *resumed, struct err *err);
 
+/* Makes this program the one that measures the experiment, until it claims another or closes the store. STATUS_UNAVAILABLE: another
+ * one does; two would disturb each other's launches and save the same ones. Seen on one machine only. */
+enum status store_claim(struct store *store, int64_t experiment_id, struct err *err);
+
 /* Saves a launch with all runs, requests and events in one transaction. (experiment, block, arm, attempt) is unique. A launch that
  * cannot be saved (STATUS_UNAVAILABLE: the database is locked for too long, the disk is full) is kept in a file in DB.unsaved/, and
  * saved when the database is opened next. */

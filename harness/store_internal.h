@@ -9,10 +9,14 @@
 struct store {
 	struct sql *sql;
 	char *path;
+	int claim_fd; /* -1: none; see store_claim */
 };
 
 /* store_open with another limit to the wait for other writers. */
 enum status store_open_waiting(const char *path, int busy_ms, struct store **out, struct err *err);
+
+/* Gives up what store_claim took. */
+void store_release_claim(struct store *store);
 
 /* Keeps a launch row that could not be saved in a file beside the database. */
 enum status store_keep_unsaved(struct store *store, int64_t experiment_id, const struct json *launch, struct err *err);

@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "tests/support/store_bed.h"
 
@@ -45,7 +46,7 @@ static const char *const all_good[] = {
 
 static int64_t number(struct sql *sql, const char *question)
 {
-	struct store store = {sql, NULL};
+	struct store store = {.sql = sql, .claim_fd = -1};
 	return store_bed_ask(&store, question);
 }
 
@@ -236,6 +237,41 @@ static void a_writer_killed_at_any_moment_leaves_whole_launches(void **state)
 	}
 }
 
+static void an_experiment_is_measured_by_one_program_at_a_time(void **state)
+{
+	struct store_bed *f = *state;
+	struct store *other = NULL;
+	assert_int_equal(store_open(f->path, &other, &f->err), STATUS_OK);
+	assert_int_equal(store_claim(f->store, 1, &f->err), STATUS_OK);
+	assert_int_equal(store_claim(f->store, 1, &f->err), STATUS_OK); /* again, by the one that has it */
+	assert_int_equal(store_claim(other, 1, &f->err), STATUS_UNAVAILABLE);
+	assert_non_null(strstr(f->err.text, "experiment 1 is being measured by another verdict"));
+	err_clear(&f->err);
+	assert_int_equal(store_claim(other, 2, &f->err), STATUS_OK);
+	assert_int_equal(store_claim(f->store, 3, &f->err), STATUS_OK); /* gives up the first */
+	assert_int_equal(store_claim(other, 1, &f->err), STATUS_OK);
+	store_close(other);
+	assert_int_equal(store_claim(f->store, 1, &f->err), STATUS_OK);
+	/* A child that holds the descriptor for a moment after its parent was killed is waited for. */
+	int ready[2];
+	assert_int_equal(pipe(ready), 0);
+	pid_t child = fork();
+	if (child == 0) {
+		(void)!write(ready[1], "", 1);
+		clock_sleep_ns(100000000);
+		_exit(0);
+	}
+	char byte;
+	assert_int_equal(read(ready[0], &byte, 1), 1);
+	store_release_claim(f->store);
+	assert_int_equal(store_open(f->path, &other, &f->err), STATUS_OK);
+	assert_int_equal(store_claim(other, 1, &f->err), STATUS_OK);
+	store_close(other);
+	assert_int_equal(waitpid(child, NULL, 0), child);
+	close(ready[0]);
+	close(ready[1]);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -245,6 +281,7 @@ int main(void)
 		STORE_TEST(two_writers_and_many_readers_lose_nothing),
 		STORE_TEST(a_launch_that_cannot_be_saved_is_kept_and_saved_later),
 		STORE_TEST(a_writer_killed_at_any_moment_leaves_whole_launches),
+		STORE_TEST(an_experiment_is_measured_by_one_program_at_a_time),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
