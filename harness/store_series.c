@@ -2,6 +2,7 @@
 #include <stdio.h>
 
 #include "base/clock.h"
+#include "harness/metric.h"
 #include "harness/store_internal.h"
 
 /* Every verdict row has its arm's metric and its baseline's. Candidates come from the first, the baseline from any row of its
@@ -77,7 +78,11 @@ enum status store_run_values(struct store *store, int64_t experiment_id, const c
 {
 	struct sql_statement *statement = NULL;
 	struct text text = {0};
+	const struct metric_spec *known = metric ? metric_by_name(metric) : NULL;
 	*out = NULL;
+	if (!known) /* it becomes part of a query, and imported records say what they like */
+		return err_set(err, STATUS_INPUT, "experiment %lld has the metric '%.40s', which is not known",
+			(long long)experiment_id, metric ? metric : "");
 	text_printf(&text,
 		"SELECT c.hash AS config_hash, wl.hash AS workload_hash, CASE a.kind WHEN 'candidate' THEN a.name ELSE 'baseline' "
 		"END "
@@ -87,7 +92,7 @@ enum status store_run_values(struct store *store, int64_t experiment_id, const c
 		"JOIN workload wl USING (workload_id) WHERE l.experiment_id = ? AND l.failure = 'none' AND r.warmup = 0 AND "
 		"r.voided = 0 "
 		"AND r.%s > 0 ORDER BY w.workload, a.kind = 'candidate', a.arm, l.launch_id, r.idx",
-		metric, metric);
+		known->name, known->name);
 	enum status status = sql_prepare(store->sql, text_str(&text), &statement, err);
 	if (!status)
 		sql_bind_int(statement, experiment_id);

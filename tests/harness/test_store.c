@@ -244,9 +244,25 @@ static void unsound_records_are_refused_whole(void **state)
 	json_set(launch, "block", json_new_integer(1));
 	json_set(launch, "arm", json_new_integer(9));
 	assert_int_equal(store_import(f->store, bad, &added, &f->err), STATUS_INPUT);
+	static const char *const named[] = {"experiment", "model", "arms", "workloads"};
+	for (size_t i = 0; i < sizeof named / sizeof named[0]; i++) {
+		struct json *escape = json_clone(record), *part = json_get(escape, named[i]);
+		json_set(json_kind_of(part) == JSON_KIND_ARRAY ? json_at(part, 0) : part, "name", json_new_string("a\033[31m"));
+		err_clear(&f->err);
+		if (store_import(f->store, escape, &added, &f->err) != STATUS_INPUT || !strstr(f->err.text, "control characters"))
+			fail_msg("%s: %s", named[i], f->err.text);
+		json_free(escape);
+	}
+	err_clear(&f->err);
 	assert_int_equal(store_bed_ask(f->store, "SELECT count(*) FROM evidence"), before);
+	/* A metric's name becomes part of a query: one that is not known gets no further than the record. */
+	struct json *values = NULL, *odd = json_get(record, "experiment");
+	json_set(odd, "metric", json_new_string("output_tps FROM run r; --"));
 	assert_int_equal(store_import(f->store, record, &added, &f->err), STATUS_OK);
 	assert_true(added);
+	assert_int_equal(store_run_values(f->store, 1, json_text(json_get(odd, "metric")), &values, &f->err), STATUS_INPUT);
+	assert_non_null(strstr(f->err.text, "is not known"));
+	assert_null(values);
 	json_free(bad);
 	json_free(record);
 }
