@@ -221,6 +221,25 @@ static void begin_kill(struct guard *guard)
 	guard->give_up_at_ns = clock_monotonic_ns() + (guard->orphaned ? ORPHAN_KILL_GIVE_UP_MS : KILL_GIVE_UP_MS) * NS_PER_MS;
 }
 
+/* Collects the children that ended. Returns whether any is left, ended in part or not at all. */
+static bool reap(struct guard *guard)
+{
+	int wait_status;
+	pid_t pid;
+	while ((pid = waitpid(-1, &wait_status, WNOHANG)) > 0) {
+		if (pid != guard->engine)
+			continue;
+		guard->engine_exited = true;
+		tell(guard, GUARD_EXITED, pid, WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : -1,
+			WIFSIGNALED(wait_status) ? WTERMSIG(wait_status) : -1);
+		/* Workers that outlive their server hold memory and ports: they go too. */
+		begin_stop(guard, guard->orphan_term_ms);
+	}
+	return pid == 0;
+}
+
+/* A process whose first thread ended reads as a zombie while the others still hold its memory and ports, so that none is seen alive
+ * does not suffice: there must be nothing left to wait for. */
 static void step_stop(struct guard *guard)
 {
 	if (guard->phase == RUNNING || guard->phase == CLEAN)
@@ -232,25 +251,11 @@ static void step_stop(struct guard *guard)
 	else
 		proctree_read(&guard->tree, getpid());
 	bool gave_up = guard->phase == KILLING && clock_monotonic_ns() >= guard->give_up_at_ns;
-	if (guard->tree.count == 0 || gave_up)
+	if ((guard->tree.count == 0 && !reap(guard)) || gave_up)
 		guard->phase = CLEAN;
 }
 
 /* ---- events ---- */
-
-static void reap(struct guard *guard)
-{
-	int wait_status;
-	for (pid_t pid; (pid = waitpid(-1, &wait_status, WNOHANG)) > 0;) {
-		if (pid != guard->engine)
-			continue;
-		guard->engine_exited = true;
-		tell(guard, GUARD_EXITED, pid, WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : -1,
-			WIFSIGNALED(wait_status) ? WTERMSIG(wait_status) : -1);
-		/* Workers that outlive their server hold memory and ports: they go too. */
-		begin_stop(guard, guard->orphan_term_ms);
-	}
-}
 
 static void take_signals(struct guard *guard)
 {

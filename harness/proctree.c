@@ -19,8 +19,21 @@ struct proctree_entry {
 	bool wanted;
 };
 
-/* Parent and state out of /proc/PID/stat; the name before them may hold anything, so they are found behind the last ')'. */
-static bool read_stat(pid_t pid, pid_t *parent, char *state)
+/* A process whose first thread ended reads as a zombie, and lives as long as another of its threads does: field 20 counts them.
+ * fields begins with the state, field 3. */
+static bool is_alive(const char *fields)
+{
+	if (fields[0] != 'Z')
+		return fields[0] != 'X';
+	for (int field = 3; fields && field < 20; field++) {
+		fields = strchr(fields, ' ');
+		fields = fields ? fields + 1 : NULL;
+	}
+	return fields && strtol(fields, NULL, 10) > 1;
+}
+
+/* Parent and life out of /proc/PID/stat; the name before them may hold anything, so they are found behind the last ')'. */
+static bool read_stat(pid_t pid, pid_t *parent, bool *alive)
 {
 	char path[64];
 	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
@@ -29,7 +42,7 @@ static bool read_stat(pid_t pid, pid_t *parent, char *state)
 	const char *after = ok ? strrchr(text_str(&text), ')') : NULL;
 	ok = after && strlen(after) > 4;
 	if (ok) {
-		*state = after[2];
+		*alive = is_alive(after + 2);
 		*parent = (pid_t)strtol(after + 4, NULL, 10);
 	}
 	text_release(&text);
@@ -44,8 +57,8 @@ static size_t read_all(struct proctree *tree)
 		if (!isdigit((unsigned char)entry->d_name[0]))
 			continue;
 		struct proctree_entry process = {.pid = (pid_t)strtol(entry->d_name, NULL, 10)};
-		char state;
-		if (!read_stat(process.pid, &process.parent, &state) || state == 'Z' || state == 'X')
+		bool alive;
+		if (!read_stat(process.pid, &process.parent, &alive) || !alive)
 			continue;
 		if (count == tree->capacity) {
 			tree->capacity = tree->capacity ? 2 * tree->capacity : 256;

@@ -16,8 +16,9 @@ struct proctree {
 	size_t capacity, pids_capacity;
 };
 
-/* Fills tree with the living descendants of root, root itself left out, zombies too: they hold nothing. A process that is forked
- * while /proc is read may be missed; callers that must not miss any read again until nothing changes. */
+/* Fills tree with the living descendants of root, root itself left out, zombies too, unless only their first thread ended: they
+ * hold nothing. A process that is forked while /proc is read may be missed; callers that must not miss any read again until nothing
+ * changes. */
 void proctree_read(struct proctree *tree, pid_t root);
 void proctree_release(struct proctree *tree);
 

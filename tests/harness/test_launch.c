@@ -175,6 +175,22 @@ static void a_signal_that_we_did_not_send_is_told(void **state)
 	launch_destroy(launch);
 }
 
+static void a_process_whose_first_thread_ended_is_no_zombie(void **state)
+{
+	char path[32];
+	const char *extra[] = {"--escapee", temporary_file(path), "--headless", NULL};
+	int port;
+	struct launch *launch = launch_stub(extra, &port);
+	pid_t escapee = read_pid(path);
+	wait_for_port(launch, port);
+	const struct launch_state *end = launch_stop(launch, 0.2);
+	assert_true(end->clean);
+	assert_int_equal(end->exit_signal, SIGTERM);
+	assert_true(support_wait_gone(escapee, 0.5));
+	launch_destroy(launch);
+	unlink(path);
+}
+
 static void other_instances_of_the_engine_survive(void **state)
 {
 	struct stub_process other;
@@ -377,6 +393,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(exit_by_sigkill_after_our_stop_is_not_a_crash),
 		cmocka_unit_test(an_engine_that_ends_by_itself_is_noticed_and_its_workers_go_with_it),
 		cmocka_unit_test(a_signal_that_we_did_not_send_is_told),
+		cmocka_unit_test(a_process_whose_first_thread_ended_is_no_zombie),
 		cmocka_unit_test(other_instances_of_the_engine_survive),
 		cmocka_unit_test(a_program_that_does_not_exist_says_why),
 		cmocka_unit_test(a_flood_of_log_neither_blocks_the_engine_nor_is_kept_whole),

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/text.h"
 #include "harness/commands.h"
 #include "harness/guard.h"
@@ -135,15 +136,14 @@ static bool is_gone(pid_t pid)
 		return true;
 	if (kill(pid, 0) != 0)
 		return true;
-	/* Somebody else's zombie is gone for every purpose. */
-	char path[64], line[512] = "";
-	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
-	FILE *file = fopen(path, "re");
-	if (!file)
-		return true;
-	const char *state = fgets(line, sizeof(line), file) ? strrchr(line, ')') : NULL;
-	fclose(file);
-	return !state || state[2] == 'Z';
+	/* Somebody else's zombie is gone for every purpose, unless only its first thread ended. */
+	char path[64];
+	snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
+	struct text text = {0};
+	bool gone = file_read(path, 65536, &text, NULL) != STATUS_OK ||
+		(strstr(text_str(&text), "State:\tZ") && !strstr(text_str(&text), "Threads:\t2"));
+	text_release(&text);
+	return gone;
 }
 
 bool support_wait_gone(pid_t pid, double timeout_s)

@@ -2,6 +2,7 @@
 #include "tests/support/stub_faults.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -28,8 +29,15 @@ static void flood(long long bytes)
 			return;
 }
 
+static void *wait_for_ever(void *unused)
+{
+	for (;;)
+		pause();
+	return unused;
+}
+
 /* Double fork, own session, deaf to SIGTERM: what must not survive the launch all the same. Returns when it has got away. */
-static void release_escapee(const char *path)
+static void release_escapee(const char *path, bool headless)
 {
 	int away[2];
 	char byte = 0;
@@ -51,8 +59,10 @@ static void release_escapee(const char *path)
 	int len = snprintf(pid, sizeof(pid), "%d\n", (int)getpid());
 	file_write_atomic(path, pid, (size_t)len, NULL);
 	(void)!write(away[1], &byte, 1);
-	for (;;)
-		pause();
+	pthread_t thread;
+	if (headless && pthread_create(&thread, NULL, wait_for_ever, NULL) == 0)
+		pthread_exit(NULL);
+	wait_for_ever(NULL);
 }
 
 static void write_environment(const char *path)
@@ -84,7 +94,7 @@ bool stub_faults_apply(const struct stub_faults *faults)
 	if (faults->flood_bytes > 0)
 		flood(faults->flood_bytes);
 	if (faults->escapee_file)
-		release_escapee(faults->escapee_file);
+		release_escapee(faults->escapee_file, faults->headless);
 	if (faults->exit_code >= 0)
 		fprintf(stderr, "stub-server: ends as ordered\n");
 	return faults->exit_code < 0;

@@ -12,6 +12,7 @@ struct stub_faults {
 	long long flood_bytes; /* of log, printed at once */
 	bool ignore_term, kill_self_on_term;
 	const char *escapee_file; /* a descendant that tries to get away writes its pid there */
+	bool headless; /* its first thread ends while another goes on: /proc calls it a zombie */
 	const char *environment_file;
 	const char *leak_file; /* in /dev/shm: filled with STUB_LEAK_BYTES and left behind */
 };

@@ -304,6 +304,7 @@ int stub_server_run(int argc, char **argv)
 		{"kill-self-on-term", OPTION_FLAG, &stub.faults.kill_self_on_term, 0, 0, NULL, "SIGTERM is answered by SIGKILL"},
 		{"escapee", OPTION_STRING, &stub.faults.escapee_file, 0, 0, "FILE",
 			"a double-forked child in its own session that ignores SIGTERM; its pid"},
+		{"headless", OPTION_FLAG, &stub.faults.headless, 0, 0, NULL, "the escapee's first thread ends, another goes on"},
 		{"leak", OPTION_STRING, &stub.faults.leak_file, 0, 0, "FILE", "shared memory that stays when it ends"},
 		{"environment-file", OPTION_STRING, &stub.faults.environment_file, 0, 0, "FILE",
 			"where the environment is written"},
