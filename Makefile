@@ -56,8 +56,8 @@ KERNELS_SRC := $(call sources,kernels kernels/cpu kernels/comm)
 ENGINE_SRC := $(filter-out engine/main.c,$(call sources,engine))
 HARNESS_SRC := $(filter-out harness/main.c,$(call sources,harness))
 SUPPORT_SRC := $(filter-out tests/support/%_main.c,$(call sources,tests/support))
-# Speed and numbers, slow where every access is watched; their only threads are the pool's, which other tests look at.
-TESTS_NOT_tsan := $(patsubst %,tests/engine/test_%.c,bench golden_logits sampler)
+# Speed, numbers and limits on work, slow where every access is watched; their only threads are the pool's, which other tests look at.
+TESTS_NOT_tsan := $(patsubst %,tests/engine/test_%.c,bench golden_logits jinja sampler)
 # Those of tests/gpu/ are built in kernels/cuda/build.mk.
 TEST_SRC := $(filter-out tests/gpu/% $(TESTS_NOT_$(SAN)),$(wildcard tests/*/test_*.c))
 FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
