@@ -27,27 +27,12 @@ static int tear_down(void **state)
 	return 0;
 }
 
-/* All runs, one after the other or together, repeats times; then nothing is held. */
+/* All shapes on an engine of these options, one after the other or together, repeats times. */
 static void check_all(const struct engine_options *options, const char *what, bool together, int repeats)
 {
 	struct engine *engine = bed_open(options, NULL);
-	struct bed_run *runs = mem_calloc(BED_SHAPES, sizeof *runs);
-	for (int k = 0; k < repeats; k++) {
-		for (int i = 0; i < BED_SHAPES; i++) {
-			bed_shape(&runs[i], i);
-			bed_submit(engine, &runs[i]);
-			if (!together)
-				bed_wait(&runs[i]);
-		}
-		for (int i = 0; i < BED_SHAPES; i++) {
-			bed_wait(&runs[i]);
-			bed_check_text(&plain, &runs[i], i, what);
-			assert_int_equal(runs[i].result.finish, FINISH_LENGTH);
-			assert_int_equal(runs[i].result.completion_tokens, 60);
-		}
-	}
-	bed_check_idle(engine);
-	mem_free(runs);
+	for (int k = 0; k < repeats; k++)
+		bed_check_all(&plain, engine, what, together);
 	engine_destroy(engine);
 }
 

@@ -62,32 +62,12 @@ static struct engine_options defaults(void)
 	return options;
 }
 
-/* Submits all runs, together or one after the other, and checks their texts. */
-static void check_all(struct engine *engine, const char *what, bool together)
-{
-	struct bed_run *runs = mem_calloc(BED_SHAPES, sizeof *runs);
-	for (int i = 0; i < BED_SHAPES; i++) {
-		bed_shape(&runs[i], i);
-		bed_submit(engine, &runs[i]);
-		if (!together)
-			bed_wait(&runs[i]);
-	}
-	for (int i = 0; i < BED_SHAPES; i++) {
-		bed_wait(&runs[i]);
-		bed_check_text(&plain, &runs[i], i, what);
-		assert_int_equal(runs[i].result.finish, FINISH_LENGTH);
-		assert_int_equal(runs[i].result.completion_tokens, 60);
-	}
-	bed_check_idle(engine);
-	mem_free(runs);
-}
-
 static void check_options(const struct engine_options *options, const char *what)
 {
 	struct engine *engine = bed_open(options, NULL);
 	assert_string_equal(engine->setup.rank.device, "cuda");
-	check_all(engine, what, false);
-	check_all(engine, what, true);
+	bed_check_all(&plain, engine, what, false);
+	bed_check_all(&plain, engine, what, true);
 	engine_destroy(engine);
 }
 
@@ -118,7 +98,7 @@ static void texts_do_not_depend_on_preemption(void **state)
 	struct engine_options options = defaults();
 	options.mem_budget = bed_budget_for(&options, 18);
 	struct engine *engine = bed_open(&options, NULL);
-	check_all(engine, "preemption", true);
+	bed_check_all(&plain, engine, "preemption", true);
 	assert_true(bed_metric(engine, "verdict_preemptions_total") > 0);
 	engine_destroy(engine);
 }
@@ -130,8 +110,8 @@ static void speculation_waits_for_the_tokens_it_drafts_from(void **state)
 	options.spec_ngram_min = 1;
 	struct engine *engine = bed_open(&options, NULL);
 	assert_false(engine->setup.run_ahead);
-	check_all(engine, "ngram", false);
-	check_all(engine, "ngram, together", true);
+	bed_check_all(&plain, engine, "ngram", false);
+	bed_check_all(&plain, engine, "ngram, together", true);
 	assert_true(bed_metric(engine, "verdict_spec_accepted_tokens_total") > 0);
 	engine_destroy(engine);
 }
@@ -227,9 +207,9 @@ static void steps_above_the_largest_plan_are_counted(void **state)
 	struct engine_options options = defaults();
 	options.graph_max_bs = 2;
 	struct engine *engine = bed_open(&options, NULL);
-	check_all(engine, "plans of two", false);
+	bed_check_all(&plain, engine, "plans of two", false);
 	assert_true(bed_metric(engine, "verdict_steps_above_plans_total") == 0);
-	check_all(engine, "plans of two", true);
+	bed_check_all(&plain, engine, "plans of two", true);
 	assert_true(bed_metric(engine, "verdict_steps_above_plans_total") > 0);
 	assert_true(bed_metric(engine, "verdict_device_seconds_total") > 0);
 	engine_destroy(engine);

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/json.h"
+#include "base/mem.h"
 #include "base/random.h"
 #include "base/text.h"
 #include "base/wait.h"
@@ -198,4 +199,23 @@ void bed_check_text(const struct bed_texts *texts, const struct bed_run *run, in
 		fail_msg("%s: text %d differs from the one made plainly (%zu and %zu tokens)", what, i, run->n_tokens,
 			plain->n_tokens);
 	assert_memory_equal(run->logprobs, plain->logprobs, run->n_tokens * sizeof *run->logprobs);
+}
+
+void bed_check_all(const struct bed_texts *texts, struct engine *engine, const char *what, bool together)
+{
+	struct bed_run *runs = mem_calloc(BED_SHAPES, sizeof *runs);
+	for (int i = 0; i < BED_SHAPES; i++) {
+		bed_shape(&runs[i], i);
+		bed_submit(engine, &runs[i]);
+		if (!together)
+			bed_wait(&runs[i]);
+	}
+	for (int i = 0; i < BED_SHAPES; i++) {
+		bed_wait(&runs[i]);
+		bed_check_text(texts, &runs[i], i, what);
+		assert_int_equal(runs[i].result.finish, FINISH_LENGTH);
+		assert_int_equal(runs[i].result.completion_tokens, 60);
+	}
+	bed_check_idle(engine);
+	mem_free(runs);
 }

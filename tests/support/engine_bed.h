@@ -62,6 +62,9 @@ void bed_texts_release(struct bed_texts *texts); /* removes the model */
 /* Fails unless run, of shape i, has the plain text and, where asked for, its log-probabilities bit for bit. */
 void bed_check_text(const struct bed_texts *texts, const struct bed_run *run, int i, const char *what);
 
+/* Submits all shapes, together or one after the other; fails unless each has its plain text and nothing is held afterwards. */
+void bed_check_all(const struct bed_texts *texts, struct engine *engine, const char *what, bool together);
+
 /* Fails unless no sequence runs or waits and no block is held. */
 void bed_check_idle(const struct engine *engine);
 
