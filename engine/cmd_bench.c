@@ -108,15 +108,8 @@ enum status cmd_bench(int argc, char **argv, struct err *err)
 	const size_t count = sizeof table / sizeof table[0];
 	enum status status = options_parse(table, count, argc, argv, 1, NULL, 0, NULL, err);
 
-	if (status == STATUS_OK && help) {
-		struct text text = {0};
-
-		text_append_str(&text, help_head);
-		options_help(table, count, &text);
-		status = file_write_all(STDOUT_FILENO, text.data, text.len, err);
-		text_release(&text);
-		return status;
-	}
+	if (status == STATUS_OK && help)
+		return command_print_help(help_head, table, count, err);
 	if (status == STATUS_OK && !options.model_path)
 		status = err_set(err, STATUS_INPUT, "--model PATH is needed");
 	options.threads = (int)threads;

@@ -91,15 +91,8 @@ enum status cmd_inspect(int argc, char **argv, struct err *err)
 	size_t n_positionals = 0;
 	enum status status = options_parse(table, count, argc, argv, 1, &positional, 1, &n_positionals, err);
 
-	if (!status && help_wanted) {
-		struct text help = {0};
-
-		text_append_str(&help, help_head);
-		options_help(table, count, &help);
-		status = file_write_all(STDOUT_FILENO, help.data, help.len, err);
-		text_release(&help);
-		return status;
-	}
+	if (!status && help_wanted)
+		return command_print_help(help_head, table, count, err);
 	if (!status && !model_path == !positional)
 		status = err_set(err, STATUS_INPUT, "one file is needed: --model PATH");
 	return status ? err_add(err, "inspect") : run(model_path ? model_path : positional, json, err);

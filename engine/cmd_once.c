@@ -157,14 +157,8 @@ enum status cmd_once(int argc, char **argv, struct err *err)
 	engine_options_init(&options.engine);
 	size_t count = fill_table(&options, table);
 	enum status status = options_parse(table, count, argc, argv, 1, NULL, 0, NULL, err);
-	if (status == STATUS_OK && options.help) {
-		struct text help = {0};
-		text_append_str(&help, help_head);
-		options_help(table, count, &help);
-		status = file_write_all(STDOUT_FILENO, text_str(&help), help.len, err);
-		text_release(&help);
-		return status;
-	}
+	if (status == STATUS_OK && options.help)
+		return command_print_help(help_head, table, count, err);
 	if (status == STATUS_OK && !options.prompt == !options.prompt_ids)
 		status = err_set_code(err, STATUS_INPUT, "bad_option", "once needs either --prompt TEXT or --prompt-ids 1,2,3");
 	if (status == STATUS_OK)

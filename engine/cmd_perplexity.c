@@ -85,14 +85,8 @@ enum status cmd_perplexity(int argc, char **argv, struct err *err)
 	engine_options_init(&options.engine);
 	size_t count = engine_options_table(&options.engine, table, OWN_OPTIONS);
 	enum status status = options_parse(table, count, argc, argv, 1, &path, 1, &n_paths, err);
-	if (status == STATUS_OK && options.help) {
-		struct text help = {0};
-		text_append_str(&help, help_head);
-		options_help(table, count, &help);
-		status = file_write_all(STDOUT_FILENO, text_str(&help), help.len, err);
-		text_release(&help);
-		return status;
-	}
+	if (status == STATUS_OK && options.help)
+		return command_print_help(help_head, table, count, err);
 	if (status == STATUS_OK && n_paths == 0)
 		status = err_set_code(err, STATUS_INPUT, "bad_option", "perplexity needs a FILE with the text");
 	if (status == STATUS_OK)

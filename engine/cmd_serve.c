@@ -3,9 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "base/file.h"
 #include "base/options.h"
 #include "engine/options.h"
 #include "engine/serve.h"
@@ -39,16 +37,6 @@ static size_t fill_table(struct serve_options *o, bool *help, struct option *tab
 	return engine_options_table(&o->engine, table, OWN_OPTIONS);
 }
 
-static enum status print_help(const struct option *table, size_t count, struct err *err)
-{
-	struct text help = {0};
-	text_append_str(&help, help_head);
-	options_help(table, count, &help);
-	enum status status = file_write_all(STDOUT_FILENO, text_str(&help), help.len, err);
-	text_release(&help);
-	return status;
-}
-
 enum status cmd_serve(int argc, char **argv, struct err *err)
 {
 	struct serve_options options;
@@ -60,7 +48,7 @@ enum status cmd_serve(int argc, char **argv, struct err *err)
 	size_t count = fill_table(&options, &help, table);
 	enum status status = options_parse(table, count, argc, argv, 1, NULL, 0, NULL, err);
 	if (status == STATUS_OK && help)
-		return print_help(table, count, err);
+		return command_print_help(help_head, table, count, err);
 	if (status == STATUS_OK && options.api_key && !options.api_key[0])
 		status = err_set_code(err, STATUS_INPUT, "bad_option", "--api-key: the key is empty");
 	if (status == STATUS_OK)

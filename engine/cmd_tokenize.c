@@ -114,15 +114,8 @@ enum status cmd_tokenize(int argc, char **argv, struct err *err)
 	const size_t count = sizeof(table) / sizeof(table[0]);
 	enum status status = options_parse(table, count, argc, argv, 1, NULL, 0, NULL, err);
 
-	if (!status && options.help) {
-		struct text help = {0};
-
-		text_append_str(&help, help_head);
-		options_help(table, count, &help);
-		status = file_write_all(STDOUT_FILENO, help.data, help.len, err);
-		text_release(&help);
-		return status;
-	}
+	if (!status && options.help)
+		return command_print_help(help_head, table, count, err);
 	if (!status && !options.model_path)
 		status = err_set(err, STATUS_INPUT, "--model PATH is needed");
 	return status ? err_add(err, "tokenize") : run(&options, err);

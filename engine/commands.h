@@ -4,7 +4,11 @@
 #ifndef ENGINE_COMMANDS_H
 #define ENGINE_COMMANDS_H
 
+#include <stddef.h>
+
 #include "base/err.h"
+
+struct option;
 
 enum status cmd_serve(int argc, char **argv, struct err *err);
 enum status cmd_once(int argc, char **argv, struct err *err);
@@ -13,5 +17,8 @@ enum status cmd_inspect(int argc, char **argv, struct err *err);
 enum status cmd_perplexity(int argc, char **argv, struct err *err);
 enum status cmd_bench(int argc, char **argv, struct err *err);
 enum status cmd_rank(int argc, char **argv, struct err *err); /* child processes only: started by the server, not by people */
+
+/* head and a line per option, to standard output. */
+enum status command_print_help(const char *head, const struct option *table, size_t count, struct err *err);
 
 #endif
