@@ -79,46 +79,6 @@ static void break_up(const struct tokenizer *tokenizer, const char *content, siz
 	}
 }
 
-static enum status encode_run(const struct tokenizer *tokenizer, const char *text, size_t len, const struct mark *mark,
-	struct token_list *out, struct err *err)
-{
-	struct text plain = {0};
-	const char *end = text + len, *next;
-	enum status status;
-
-	while ((next = memmem(text, (size_t)(end - text), mark->bytes, MARK_BYTES))) {
-		text_append(&plain, text, (size_t)(next - text));
-		text = next + MARK_BYTES;
-	}
-	text_append(&plain, text, (size_t)(end - text));
-	status = tokenizer_encode(tokenizer, text_str(&plain), plain.len, false, out, err);
-	text_release(&plain);
-	return status;
-}
-
-static enum status encode_rendered(const struct tokenizer *tokenizer, const struct text *rendered, const struct mark *mark,
-	struct token_list *out, struct err *err)
-{
-	const char *bytes = text_str(rendered);
-	size_t begin = 0, at = 0;
-
-	while (at < rendered->len) {
-		size_t matched;
-		int32_t id = tokenizer_match(tokenizer, bytes + at, rendered->len - at, &matched);
-
-		if (id >= 0 && tokenizer_is_control(tokenizer, id)) {
-			enum status status = encode_run(tokenizer, bytes + begin, at - begin, mark, out, err);
-
-			if (status)
-				return status;
-			token_list_append(out, id);
-			begin = at + matched;
-		}
-		at += matched > 0 ? matched : 1;
-	}
-	return encode_run(tokenizer, bytes + begin, rendered->len - begin, mark, out, err);
-}
-
 /* --- rendering ----------------------------------------------------------------------------------------------------- */
 
 static bool role_is_sound(const char *role)
@@ -145,7 +105,7 @@ static char *token_text(struct arena *arena, const struct tokenizer *tokenizer, 
 	struct text text = {0};
 	char *copy = NULL;
 
-	if (tokenizer_decode_one(tokenizer, id, true, &text))
+	if (tokenizer_write(tokenizer, id, &text))
 		copy = arena_strndup(arena, text_str(&text), text.len);
 	text_release(&text);
 	return copy;
@@ -197,7 +157,7 @@ enum status chat_render(const struct source *source, const struct tokenizer *tok
 	if (!status)
 		status = render(jinja, tokenizer, messages, n_messages, &mark, &rendered, err);
 	if (!status)
-		status = encode_rendered(tokenizer, &rendered, &mark, out, err);
+		status = tokenizer_encode_marked(tokenizer, text_str(&rendered), rendered.len, mark.bytes, MARK_BYTES, out, err);
 	jinja_free(jinja);
 	text_release(&rendered);
 	return status;

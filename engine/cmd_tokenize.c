@@ -43,19 +43,27 @@ static enum status encode_input(const struct tokenizer *tokenizer, const struct 
 	return status;
 }
 
-/* Appends the bytes of every id in an array of integers. */
-static enum status decode_ids(const struct tokenizer *tokenizer, const struct json *ids, struct text *out, struct err *err)
+/* Appends the text of an array of ids. */
+static enum status decode_ids(const struct tokenizer *tokenizer, const struct json *array, struct text *out, struct err *err)
 {
-	if (json_kind_of(ids) != JSON_KIND_ARRAY)
-		return err_set(err, STATUS_INPUT, "standard input: expected an array of ids or {\"ids\": [...]}");
-	for (size_t i = 0; i < json_count(ids); i++) {
-		int64_t id = json_int(json_at(ids, i), -1);
+	struct token_list ids = {0};
+	enum status status = STATUS_OK;
 
-		if (id < 0 || id > INT32_MAX || !tokenizer_decode_one(tokenizer, (int32_t)id, true, out))
-			return err_set(err, STATUS_INPUT, "standard input: element %zu is not an id from 0 to %" PRId32, i,
+	if (json_kind_of(array) != JSON_KIND_ARRAY)
+		return err_set(err, STATUS_INPUT, "standard input: expected an array of ids or {\"ids\": [...]}");
+	for (size_t i = 0; i < json_count(array) && !status; i++) {
+		int64_t id = json_int(json_at(array, i), -1);
+
+		if (id < 0 || id >= tokenizer_vocab_size(tokenizer))
+			status = err_set(err, STATUS_INPUT, "standard input: element %zu is not an id from 0 to %" PRId32, i,
 				tokenizer_vocab_size(tokenizer) - 1);
+		else
+			token_list_append(&ids, (int32_t)id);
 	}
-	return STATUS_OK;
+	if (!status)
+		(void)tokenizer_decode(tokenizer, ids.ids, ids.count, true, out); /* every id is in range */
+	token_list_release(&ids);
+	return status;
 }
 
 static enum status decode_input(const struct tokenizer *tokenizer, const struct text *input, struct err *err)

@@ -107,3 +107,38 @@ void normalise_nfc(const char *text, size_t len, struct text *out)
 	}
 	mem_free(points.data);
 }
+
+/* --- classes -------------------------------------------------------------------------------------------------------- */
+
+bool normalise_is_space(uint32_t c)
+{
+	return (c >= 0x9 && c <= 0xd) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) ||
+		c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
+}
+
+/* Symbols that Unicode counts as letters all the same: circled and squared ones. */
+static bool is_letter_symbol(uint32_t c)
+{
+	return (c >= 0x24b6 && c <= 0x24e9) || (c >= 0x1f130 && c <= 0x1f149) || (c >= 0x1f150 && c <= 0x1f169) ||
+		(c >= 0x1f170 && c <= 0x1f189);
+}
+
+bool normalise_is_word(uint32_t c)
+{
+	switch (utf8proc_category((utf8proc_int32_t)c)) {
+	case UTF8PROC_CATEGORY_LU:
+	case UTF8PROC_CATEGORY_LL:
+	case UTF8PROC_CATEGORY_LT:
+	case UTF8PROC_CATEGORY_LM:
+	case UTF8PROC_CATEGORY_LO:
+	case UTF8PROC_CATEGORY_MN:
+	case UTF8PROC_CATEGORY_MC:
+	case UTF8PROC_CATEGORY_ME:
+	case UTF8PROC_CATEGORY_ND:
+	case UTF8PROC_CATEGORY_NL:
+	case UTF8PROC_CATEGORY_PC:
+		return true;
+	default:
+		return c == 0x200c || c == 0x200d || is_letter_symbol(c);
+	}
+}

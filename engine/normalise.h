@@ -1,9 +1,10 @@
-/* Unicode normalisation form C (UAX 15). The only module that knows utf8proc. */
+/* Unicode normalisation form C (UAX 15), and classes of characters. The only module that knows utf8proc. */
 #ifndef ENGINE_NORMALISE_H
 #define ENGINE_NORMALISE_H
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/text.h"
 
@@ -12,5 +13,9 @@ void normalise_nfc(const char *text, size_t len, struct text *out);
 
 /* True when a cheap look shows that the text is in form C already (false says nothing). */
 bool normalise_is_nfc_quick(const char *text, size_t len);
+
+/* \s and \w of Unicode's regular expressions (UTS 18): White_Space; letters, marks, digits, joining punctuation. */
+bool normalise_is_space(uint32_t code_point);
+bool normalise_is_word(uint32_t code_point);
 
 #endif

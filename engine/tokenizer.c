@@ -1,23 +1,11 @@
-/* Byte-level BPE tokenizer: what a vocabulary, a pre-tokenizer rule and byte-pair merging make together. */
+/* Tokenizers: opening, decoding, and what others ask about a vocabulary. Encoding is in tokenizer_encode.c. */
 #include "engine/tokenizer.h"
 
 #include <string.h>
 
 #include "base/mem.h"
 #include "base/utf8.h"
-#include "engine/normalise.h"
-#include "engine/regex.h"
-#include "engine/tokenizer_bpe.h"
-#include "engine/tokenizer_spec.h"
-#include "engine/tokenizer_vocab.h"
-
-struct tokenizer {
-	struct vocab vocab;
-	struct pre_rule rule;
-	struct regex *splitter;
-	int32_t bos, eos;
-	bool adds_bos;
-};
+#include "engine/tokenizer_state.h"
 
 void token_list_append(struct token_list *list, int32_t id)
 {
@@ -49,14 +37,17 @@ static enum status check_bytes(const struct tokenizer_spec *spec, const struct v
 enum status tokenizer_make(const struct tokenizer_spec *spec, struct tokenizer **out, struct err *err)
 {
 	struct tokenizer *tokenizer = mem_calloc(1, sizeof(*tokenizer));
-	enum status status = regex_compile(spec->rule.pattern, spec->rule.is_foreign, &tokenizer->splitter, err);
+	enum status status = STATUS_OK;
 
+	if (spec->form == FORM_BYTES)
+		status = regex_compile(spec->rule.pattern, spec->rule.is_foreign, &tokenizer->splitter, err);
 	if (!status)
 		status = vocab_load(spec, &tokenizer->vocab, err);
 	if (!status)
 		status = check_bytes(spec, &tokenizer->vocab, err);
 	tokenizer->rule = spec->rule;
 	tokenizer->rule.pattern = NULL; /* compiled, and not ours */
+	tokenizer->spaces = spec->spaces;
 	tokenizer->bos = spec->bos;
 	tokenizer->eos = spec->n_ends > 0 ? spec->ends[0] : -1;
 	tokenizer->adds_bos = spec->adds_bos;
@@ -89,140 +80,6 @@ void tokenizer_close(struct tokenizer *tokenizer)
 	mem_free(tokenizer);
 }
 
-/* Encoding. --------------------------------------------------------------------------------------------------------- */
-
-/* What one call of tokenizer_encode works with. */
-struct encoder {
-	const struct tokenizer *tokenizer;
-	struct regex_scan *scan;
-	struct bpe_scratch scratch;
-	struct text normalised;
-	struct token_list *out;
-	struct err *err;
-};
-
-static void encode_piece(struct encoder *encoder, const char *bytes, size_t len)
-{
-	const struct vocab *vocab = &encoder->tokenizer->vocab;
-
-	if (encoder->tokenizer->rule.whole_words) {
-		int32_t id = vocab_find_word(vocab, bytes, len);
-
-		if (id >= 0) {
-			token_list_append(encoder->out, id);
-			return;
-		}
-	}
-	bpe_encode(vocab, bytes, len, &encoder->scratch, encoder->out);
-}
-
-/* text is valid UTF-8. */
-static enum status encode_valid(struct encoder *encoder, const char *text, size_t len)
-{
-	size_t done = 0;
-
-	if (encoder->tokenizer->rule.nfc && !normalise_is_nfc_quick(text, len)) {
-		text_clear(&encoder->normalised);
-		normalise_nfc(text, len, &encoder->normalised);
-		text = text_str(&encoder->normalised);
-		len = encoder->normalised.len;
-	}
-	while (done < len) {
-		size_t begin, end;
-		enum status status = regex_find(encoder->scan, text, len, done, &begin, &end, encoder->err);
-
-		if (status)
-			return status;
-		if (begin < done || end <= begin) { /* no pattern of ours does that, and no match means the rest */
-			if (begin != len)
-				return err_set(encoder->err, STATUS_INPUT, "the splitting pattern matches the empty text");
-			end = len;
-		}
-		if (begin > done)
-			encode_piece(encoder, text + done, begin - done);
-		if (end > begin)
-			encode_piece(encoder, text + begin, end - begin);
-		done = end;
-	}
-	return STATUS_OK;
-}
-
-static size_t valid_prefix(const char *text, size_t len)
-{
-	size_t pos = 0;
-
-	while (pos < len) {
-		uint32_t code_point;
-		int bytes = (unsigned char)text[pos] < 0x80 ? 1 : utf8_decode(text + pos, len - pos, &code_point);
-
-		if (bytes <= 0)
-			break;
-		pos += (size_t)bytes;
-	}
-	return pos;
-}
-
-/* Text without special tokens. */
-static enum status encode_plain(struct encoder *encoder, const char *text, size_t len)
-{
-	enum status status = STATUS_OK;
-
-	while (len > 0 && !status) {
-		size_t valid = valid_prefix(text, len);
-
-		if (valid > 0) {
-			status = encode_valid(encoder, text, valid);
-		} else {
-			encode_piece(encoder, text, 1);
-			valid = 1;
-		}
-		text += valid;
-		len -= valid;
-	}
-	return status;
-}
-
-static enum status encode_all(struct encoder *encoder, const char *text, size_t len, bool parse_special)
-{
-	const struct vocab *vocab = &encoder->tokenizer->vocab;
-	size_t plain = 0, pos = 0;
-	enum status status;
-
-	while (pos < len) {
-		int32_t id = vocab_match_special(vocab, text + pos, len - pos, parse_special);
-
-		if (id < 0) {
-			pos++;
-			continue;
-		}
-		status = encode_plain(encoder, text + plain, pos - plain);
-		if (status)
-			return status;
-		token_list_append(encoder->out, id);
-		pos += vocab->tokens[id].len;
-		plain = pos;
-	}
-	return encode_plain(encoder, text + plain, len - plain);
-}
-
-enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t len, bool parse_special,
-	struct token_list *out, struct err *err)
-{
-	struct encoder encoder = {.tokenizer = tokenizer, .out = out, .err = err};
-	enum status status;
-
-	if (len > TOKENIZER_TEXT_BYTES_MAX)
-		return err_set(
-			err, STATUS_INPUT, "a text of %zu bytes is longer than the limit of %zu", len, TOKENIZER_TEXT_BYTES_MAX);
-	status = regex_scan_create(tokenizer->splitter, &encoder.scan, err);
-	if (!status)
-		status = encode_all(&encoder, text, len, parse_special);
-	regex_scan_free(encoder.scan);
-	bpe_scratch_release(&encoder.scratch);
-	text_release(&encoder.normalised);
-	return status;
-}
-
 /* Decoding. --------------------------------------------------------------------------------------------------------- */
 
 bool tokenizer_decode_one(const struct tokenizer *tokenizer, int32_t id, bool with_special, struct text *out)
@@ -232,8 +89,26 @@ bool tokenizer_decode_one(const struct tokenizer *tokenizer, int32_t id, bool wi
 	if (id < 0 || id >= tokenizer->vocab.size)
 		return false;
 	token = &tokenizer->vocab.tokens[id];
-	if (with_special || !token_kind_is_control(token->kind))
-		text_append(out, token->bytes, token->len);
+	if (!with_special && token_kind_is_control(token->kind))
+		return true;
+	/* One that is found in normalised text is found with the space before it, which comes back with it. */
+	if ((token->flags & TOKEN_NORMALIZED) && tokenizer->spaces.prefix == SPACE_PREFIX_EVERY)
+		text_append_char(out, ' ');
+	text_append(out, token->bytes, token->len);
+	return true;
+}
+
+bool tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *ids, size_t count, bool with_special, struct text *out)
+{
+	size_t begin = out->len;
+
+	for (size_t i = 0; i < count; i++)
+		if (!tokenizer_decode_one(tokenizer, ids[i], with_special, out))
+			return false;
+	if (tokenizer->spaces.is_stripped && out->len > begin && out->data[begin] == ' ') {
+		memmove(out->data + begin, out->data + begin + 1, out->len - begin - 1);
+		text_truncate(out, out->len - 1);
+	}
 	return true;
 }
 
@@ -260,6 +135,14 @@ void text_stream_finish(struct text_stream *stream, struct text *out)
 void text_stream_release(struct text_stream *stream)
 {
 	text_release(&stream->pending);
+}
+
+bool tokenizer_write(const struct tokenizer *tokenizer, int32_t id, struct text *out)
+{
+	if (id < 0 || id >= tokenizer->vocab.size)
+		return false;
+	text_append(out, tokenizer->vocab.tokens[id].bytes, tokenizer->vocab.tokens[id].len);
+	return true;
 }
 
 /* Facts. ------------------------------------------------------------------------------------------------------------ */
@@ -296,18 +179,18 @@ bool tokenizer_is_control(const struct tokenizer *tokenizer, int32_t id)
 
 int32_t tokenizer_find(const struct tokenizer *tokenizer, const char *piece)
 {
-	size_t len = strlen(piece);
-	int32_t id = vocab_match_special(&tokenizer->vocab, piece, len, true);
+	size_t matched;
+	int32_t id = tokenizer_match(tokenizer, piece, strlen(piece), &matched);
 
-	return id >= 0 && tokenizer->vocab.tokens[id].len == len ? id : -1;
+	return matched == strlen(piece) ? id : -1;
 }
 
 int32_t tokenizer_match(const struct tokenizer *tokenizer, const char *text, size_t len, size_t *matched)
 {
-	int32_t id = vocab_match_special(&tokenizer->vocab, text, len, true);
+	const struct special *special = special_match(&tokenizer->vocab.specials, text, len, SPECIAL_CONTROL);
 
-	*matched = id >= 0 ? tokenizer->vocab.tokens[id].len : 0;
-	return id;
+	*matched = special ? special->len : 0;
+	return special ? special->id : -1;
 }
 
 const char *tokenizer_pre_name(const struct tokenizer *tokenizer)

@@ -1,4 +1,5 @@
-/* Byte-level BPE tokenizer from a GGUF vocabulary: text to token ids and back. Immutable after open; safe from any thread. */
+/* Tokenizers by byte-pair encoding, on bytes or as SentencePiece does it: text to token ids and back. Immutable after open; safe
+ * from any thread. */
 #ifndef ENGINE_TOKENIZER_H
 #define ENGINE_TOKENIZER_H
 
@@ -23,8 +24,9 @@ void token_list_release(struct token_list *list);
 
 /* pre: NULL to take tokenizer.ggml.pre from the file, else that name is used. Known: smollm, gpt-2 (gpt2), llama-bpe (llama3,
  * llama-v3), qwen2. An unknown name is refused, listing them. A file without the key, or with "default" in it, is read as gpt-2
- * after a warning in the log: such files were written before the key existed, by converters that knew GPT-2's rule only. Nothing of
- * source is used after the call. */
+ * after a warning in the log: such files were written before the key existed, by converters that knew GPT-2's rule only. A
+ * SentencePiece vocabulary has one way to split, "sentencepiece", and takes no other name. Nothing of source is used after the
+ * call. */
 enum status tokenizer_open(const struct source *source, const char *pre, struct tokenizer **out, struct err *err);
 /* From what files say, which is not used after the call. */
 enum status tokenizer_make(const struct tokenizer_spec *spec, struct tokenizer **out, struct err *err);
@@ -33,15 +35,25 @@ void tokenizer_close(struct tokenizer *tokenizer);
 /* Appends the ids of text[0..len) to out. parse_special: control tokens written in the text ("<|im_end|>") become control
  * tokens, the longest at each place; off, they are ordinary text. Tokens of the user-defined kind are found in any text.
  * No BOS is added here.
- * Bytes that are not UTF-8 are encoded as they are: each such byte is a piece by itself, and the valid stretches between them are
- * split as texts of their own. With pre qwen2 valid stretches are normalised to NFC first, as that tokenizer does. Bytes that the
- * vocabulary has no token for (SmolLM2 has none for 21, such as 0x04) leave no token, as with Hugging Face. Fails with STATUS_INPUT
- * on a text longer than TOKENIZER_TEXT_BYTES_MAX. Time grows as len log len. */
+ * Bytes that are not UTF-8 are encoded as they are: by a byte-level vocabulary each such byte is a piece by itself, and the valid
+ * stretches between them are split as texts of their own. With pre qwen2 valid stretches are normalised to NFC first, as that
+ * tokenizer does. Bytes that the vocabulary has no token for (SmolLM2 has none for 21, such as 0x04) leave no token, as with
+ * Hugging Face. A SentencePiece vocabulary gets its space before the text, or before every stretch between special tokens, where
+ * its files say so. Fails with STATUS_INPUT on a text longer than TOKENIZER_TEXT_BYTES_MAX. Time grows as len log len. */
 enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t len, bool parse_special,
 	struct token_list *out, struct err *err);
 
+/* As tokenizer_encode with parse_special of a text with marks in it, which break up what must not become a control token: they
+ * are taken out after control tokens were looked for. mark[0..mark_len), mark_len > 0, is valid UTF-8 that no token has. */
+enum status tokenizer_encode_marked(const struct tokenizer *tokenizer, const char *text, size_t len, const char *mark,
+	size_t mark_len, struct token_list *out, struct err *err);
+
 /* Appends the raw bytes of one token (control tokens: nothing unless with_special). False when id is out of range. */
 bool tokenizer_decode_one(const struct tokenizer *tokenizer, int32_t id, bool with_special, struct text *out);
+
+/* Appends the bytes of a whole text, without the space that a SentencePiece vocabulary put before it. What continues a text is
+ * decoded token by token instead: it keeps the space before its first word. False when an id is out of range. */
+bool tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *ids, size_t count, bool with_special, struct text *out);
 
 int32_t tokenizer_vocab_size(const struct tokenizer *tokenizer);
 int32_t tokenizer_bos(const struct tokenizer *tokenizer); /* -1 when there is none */
@@ -53,6 +65,9 @@ int32_t tokenizer_find(const struct tokenizer *tokenizer, const char *piece); /*
 /* The longest control or user token that text[0..len) begins with, and its length; -1 when none. */
 int32_t tokenizer_match(const struct tokenizer *tokenizer, const char *text, size_t len, size_t *matched);
 const char *tokenizer_pre_name(const struct tokenizer *tokenizer);
+
+/* Appends a control or user token as it is written in a text that is to be encoded. False when id is out of range. */
+bool tokenizer_write(const struct tokenizer *tokenizer, int32_t id, struct text *out);
 
 /* Streaming decode that only gives whole code points. `struct text_stream s = {0};` */
 struct text_stream {

@@ -1,5 +1,6 @@
 /* The tokenizer of a GGUF file: keys tokenizer.ggml.*. */
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 #include "base/log.h"
@@ -30,16 +31,23 @@ struct tokenizer_spec_merge tokenizer_spec_split_merge(struct gguf_string entry)
 		.left = {entry.data, left}, .right = {entry.data + left + (space != NULL), entry.len - left - (space != NULL)}};
 }
 
-static enum status check_model(const struct gguf *gguf, struct err *err)
+enum status tokenizer_spec_refuse_pre(struct err *err)
+{
+	return err_set_code(err, STATUS_INPUT, "unsupported_tokenizer",
+		"this is a SentencePiece vocabulary, which has one way to split text: --tokenizer-pre does not apply");
+}
+
+static enum status read_form(const struct gguf *gguf, enum tokenizer_form *out, struct err *err)
 {
 	struct gguf_string model;
 	char printable[64];
 	enum status status = gguf_get_string(gguf, "tokenizer.ggml.model", true, &model, err);
 
-	if (status || gguf_string_equal(model, "gpt2"))
+	*out = status == STATUS_OK && gguf_string_equal(model, "llama") ? FORM_SENTENCEPIECE : FORM_BYTES;
+	if (status || *out == FORM_SENTENCEPIECE || gguf_string_equal(model, "gpt2"))
 		return status;
 	return err_set_code(err, STATUS_INPUT, "unsupported_tokenizer",
-		"tokenizer model '%s' is not supported; known: gpt2 (byte-level BPE)",
+		"tokenizer model '%s' is not supported; known: gpt2 (byte-level BPE), llama (SentencePiece BPE)",
 		gguf_printable(model, printable, sizeof(printable)));
 }
 
@@ -122,6 +130,66 @@ static enum status read_merges(const struct gguf *gguf, struct tokenizer_spec *s
 	return STATUS_OK;
 }
 
+static enum status read_scores(const struct gguf *gguf, struct tokenizer_spec *spec, struct err *err)
+{
+	const struct gguf_value *scores;
+	enum status status = gguf_get_array(gguf, "tokenizer.ggml.scores", GGUF_F32, true, &scores, err);
+
+	if (status)
+		return status;
+	if (scores->count != (uint64_t)spec->n_tokens)
+		return err_set(err, STATUS_INPUT, "tokenizer.ggml.scores has %" PRIu64 " entries for %" PRId32 " tokens",
+			scores->count, spec->n_tokens);
+	spec->scores = arena_calloc(&spec->arena, (size_t)spec->n_tokens, sizeof(*spec->scores));
+	for (int32_t id = 0; id < spec->n_tokens; id++) {
+		spec->scores[id] = (float)gguf_double_at(scores, (uint64_t)id);
+		if (isnan(spec->scores[id]))
+			return err_set(err, STATUS_INPUT, "tokenizer.ggml.scores: that of token %" PRId32 " is no number", id);
+	}
+	return STATUS_OK;
+}
+
+/* What the format's own reader ignores in files of this kind would change the ids if it were meant. */
+static enum status refuse_normaliser(const struct gguf *gguf, struct err *err)
+{
+	const struct gguf_value *charsmap = gguf_find(gguf, "tokenizer.ggml.precompiled_charsmap");
+	bool removes_spaces = false;
+	enum status status = gguf_get_bool(gguf, "tokenizer.ggml.remove_extra_whitespaces", false, &removes_spaces, err);
+
+	if (!status && charsmap && charsmap->count > 0)
+		status = err_set_code(err, STATUS_INPUT, "unsupported_tokenizer",
+			"tokenizer.ggml.precompiled_charsmap is not supported for the tokenizer model llama");
+	if (!status && removes_spaces)
+		status = err_set_code(err, STATUS_INPUT, "unsupported_tokenizer",
+			"tokenizer.ggml.remove_extra_whitespaces is not supported for the tokenizer model llama");
+	return status;
+}
+
+static enum status read_sentencepiece(const struct gguf *gguf, const char *pre, struct tokenizer_spec *spec, struct err *err)
+{
+	bool adds_space = true;
+	enum status status = pre ? tokenizer_spec_refuse_pre(err) : refuse_normaliser(gguf, err);
+
+	if (!status)
+		status = gguf_get_bool(gguf, "tokenizer.ggml.add_space_prefix", false, &adds_space, err);
+	spec->rule = (struct pre_rule){.name = "sentencepiece", .adds_bos = true};
+	spec->spaces.prefix = adds_space ? SPACE_PREFIX_EVERY : SPACE_PREFIX_NONE;
+	spec->spaces.is_stripped = adds_space;
+	spec->needs_all_bytes = true;
+	if (!status)
+		status = read_tokens(gguf, spec, err);
+	return status ? status : read_scores(gguf, spec, err);
+}
+
+static enum status read_byte_level(const struct gguf *gguf, const char *pre, struct tokenizer_spec *spec, struct err *err)
+{
+	enum status status = choose_rule(gguf, pre, &spec->rule, err);
+
+	if (!status)
+		status = read_tokens(gguf, spec, err);
+	return status ? status : read_merges(gguf, spec, err);
+}
+
 /* Reads an id from the metadata; absent, or the largest u32 by which some writers say "none": -1. */
 static enum status read_id(const struct gguf *gguf, int32_t n_tokens, const char *key, int32_t *out, struct err *err)
 {
@@ -154,27 +222,36 @@ static enum status read_ends(const struct gguf *gguf, struct tokenizer_spec *spe
 	return STATUS_OK;
 }
 
-enum status tokenizer_spec_gguf(const struct gguf *gguf, const char *pre, struct tokenizer_spec *out, struct err *err)
+static enum status read_ids(const struct gguf *gguf, struct tokenizer_spec *spec, struct err *err)
 {
-	enum status status = check_model(gguf, err);
+	bool adds_eos = false;
+	enum status status = read_ends(gguf, spec, err);
 
-	*out = (struct tokenizer_spec){0};
 	if (!status)
-		status = choose_rule(gguf, pre, &out->rule, err);
-	if (!status)
-		status = read_tokens(gguf, out, err);
-	if (!status)
-		status = read_merges(gguf, out, err);
-	if (!status)
-		status = read_ends(gguf, out, err);
-	if (!status)
-		status = read_id(gguf, out->n_tokens, "tokenizer.ggml.bos_token_id", &out->bos, err);
+		status = read_id(gguf, spec->n_tokens, "tokenizer.ggml.bos_token_id", &spec->bos, err);
 	if (status)
 		return status;
-	out->adds_bos = out->rule.adds_bos && out->bos >= 0;
-	status = gguf_get_bool(gguf, "tokenizer.ggml.add_bos_token", false, &out->adds_bos, err);
-	if (!status && out->adds_bos && out->bos < 0)
-		status = err_set(
+	spec->adds_bos = spec->rule.adds_bos && spec->bos >= 0;
+	status = gguf_get_bool(gguf, "tokenizer.ggml.add_bos_token", false, &spec->adds_bos, err);
+	if (!status && spec->adds_bos && spec->bos < 0)
+		return err_set(
 			err, STATUS_INPUT, "tokenizer.ggml.add_bos_token is true, but tokenizer.ggml.bos_token_id is missing");
+	if (!status)
+		status = gguf_get_bool(gguf, "tokenizer.ggml.add_eos_token", false, &adds_eos, err);
+	if (!status && adds_eos)
+		return err_set_code(err, STATUS_INPUT, "unsupported_tokenizer",
+			"tokenizer.ggml.add_eos_token is true, which is not supported: what is to be continued cannot end");
 	return status;
+}
+
+enum status tokenizer_spec_gguf(const struct gguf *gguf, const char *pre, struct tokenizer_spec *out, struct err *err)
+{
+	enum status status;
+
+	*out = (struct tokenizer_spec){.bos = -1};
+	status = read_form(gguf, &out->form, err);
+	if (!status)
+		status = out->form == FORM_SENTENCEPIECE ? read_sentencepiece(gguf, pre, out, err)
+							 : read_byte_level(gguf, pre, out, err);
+	return status ? status : read_ids(gguf, out, err);
 }

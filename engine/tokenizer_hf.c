@@ -1,5 +1,6 @@
-/* The tokenizer of a Hugging Face folder. tokenizer.json is a chain of parts, each of any kind; those of byte-level BPE are read,
- * the others are refused by the name of their place, since text cut in another way makes a model quietly worse. */
+/* The tokenizer of a Hugging Face folder. tokenizer.json is a chain of parts, each of any kind; those of BPE on bytes and of
+ * SentencePiece's BPE are read, the others are refused by the name of their place, since text cut in another way makes a model
+ * quietly worse. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,6 +8,8 @@
 #include "base/file.h"
 #include "engine/hf_folder.h"
 #include "engine/tokenizer_hf_pre.h"
+#include "engine/tokenizer_hf_sentencepiece.h"
+#include "engine/tokenizer_normal.h"
 #include "engine/tokenizer_spec.h"
 
 #define TOKENIZER_BYTES_MAX ((size_t)256 << 20) /* guess: ten times the largest published one */
@@ -44,15 +47,13 @@ static enum status check_model(const struct json *model, struct err *err)
 	char text[80];
 
 	if (strcmp(type_of(model), "BPE") != 0 && !(is_null(json_get(model, "type")) && json_get(model, "merges")))
-		return UNSUPPORTED(err, "model.type '%s' is not supported; known: BPE on bytes", printable(type_of(model), text));
+		return UNSUPPORTED(err, "model.type '%s' is not supported; known: BPE", printable(type_of(model), text));
 	for (size_t i = 0; i < sizeof(absent) / sizeof(absent[0]); i++) {
 		const struct json *value = json_get(model, absent[i]);
 
 		if (!is_null(value) && !(json_text(value) && json_text_len(value) == 0))
 			return UNSUPPORTED(err, "model.%s is not supported", absent[i]);
 	}
-	if (json_bool(json_get(model, "byte_fallback"), false))
-		return UNSUPPORTED(err, "model.byte_fallback is not supported: a SentencePiece vocabulary; known: BPE on bytes");
 	return STATUS_OK;
 }
 
@@ -90,6 +91,7 @@ static enum status read_vocab(const struct json *vocab, const struct json *added
 	spec->n_tokens = (int32_t)count;
 	spec->tokens = arena_calloc(&spec->arena, (size_t)count, sizeof(*spec->tokens));
 	spec->kinds = arena_calloc(&spec->arena, (size_t)count, sizeof(*spec->kinds));
+	spec->flags = arena_calloc(&spec->arena, (size_t)count, sizeof(*spec->flags));
 	memset(spec->kinds, TOKEN_UNUSED, (size_t)count);
 	for (void *it = json_first(vocab); it; it = json_next(vocab, it)) {
 		int64_t id = json_int(json_iterator_value(it), 0);
@@ -98,30 +100,34 @@ static enum status read_vocab(const struct json *vocab, const struct json *added
 		if (spec->kinds[id] != TOKEN_UNUSED)
 			return err_set(err, STATUS_INPUT, PLACE "model.vocab has two tokens of id %" PRId64, id);
 		spec->tokens[id] = (struct gguf_string){key, strlen(key)};
-		spec->kinds[id] = TOKEN_NORMAL;
+		spec->kinds[id] = spec->form == FORM_SENTENCEPIECE && tokenizer_byte_of_entry(spec->tokens[id]) >= 0 ? TOKEN_BYTE
+														     : TOKEN_NORMAL;
 	}
 	return STATUS_OK;
 }
 
 static enum status read_added_token(const struct json *token, size_t number, struct tokenizer_spec *spec, struct err *err)
 {
-	static const char *const flags[] = {"single_word", "lstrip", "rstrip"};
+	static const struct {
+		const char *key;
+		uint8_t flag;
+	} flags[] = {{"lstrip", TOKEN_LSTRIP}, {"rstrip", TOKEN_RSTRIP}, {"single_word", TOKEN_SINGLE_WORD},
+		{"normalized", TOKEN_NORMALIZED}};
 	struct gguf_string content = string_of(json_get(token, "content"));
 	int64_t id = json_int(json_get(token, "id"), 0);
 	char text[80];
 
 	if (!content.data || content.len == 0)
 		return err_set(err, STATUS_INPUT, PLACE "added_tokens[%zu] has no content", number);
-	for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++)
-		if (json_bool(json_get(token, flags[i]), false))
-			return UNSUPPORTED(err, "added_tokens[%zu] '%s': %s is not supported", number,
-				gguf_printable(content, text, sizeof(text)), flags[i]);
 	if (spec->kinds[id] != TOKEN_UNUSED &&
 		(spec->tokens[id].len != content.len || memcmp(spec->tokens[id].data, content.data, content.len) != 0))
 		return err_set(err, STATUS_INPUT, PLACE "added_tokens[%zu] '%s' has the id %" PRId64 " of another token", number,
 			gguf_printable(content, text, sizeof(text)), id);
 	spec->tokens[id] = content;
 	spec->kinds[id] = json_bool(json_get(token, "special"), false) ? TOKEN_CONTROL : TOKEN_USER;
+	for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++)
+		if (json_bool(json_get(token, flags[i].key), false))
+			spec->flags[id] |= flags[i].flag;
 	return STATUS_OK;
 }
 
@@ -262,6 +268,13 @@ static enum status choose_rule(const struct json *root, const char *pre, struct 
 {
 	enum status status;
 
+	if (json_bool(json_get(json_get(root, "model"), "byte_fallback"), false)) {
+		if (pre)
+			return tokenizer_spec_refuse_pre(err);
+		status = tokenizer_hf_sentencepiece(root, spec, err);
+		spec->rule.whole_words = json_bool(json_get(json_get(root, "model"), "ignore_merges"), false);
+		return status;
+	}
 	if (pre)
 		return pre_rule_find((struct gguf_string){pre, strlen(pre)}, &spec->rule, err);
 	status = tokenizer_hf_pre(json_get(root, "pre_tokenizer"), &spec->rule, err);
@@ -277,7 +290,7 @@ static enum status read_all(const struct json *root, const struct tokenizer_hf_f
 	const struct json *model = json_get(root, "model"), *added = json_get(root, "added_tokens");
 	enum status status = check_model(model, err);
 
-	spec->needs_all_bytes = !is_null(json_get(model, "unk_token"));
+	spec->needs_all_bytes = !is_null(json_get(model, "unk_token")) || json_bool(json_get(model, "byte_fallback"), false);
 	if (!status)
 		status = choose_rule(root, pre, spec, err);
 	if (!status)

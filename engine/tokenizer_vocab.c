@@ -1,5 +1,5 @@
-/* Loads the vocabulary of a byte-level BPE tokenizer. Its entries are written in the alphabet of GPT-2, where each byte is a
- * printable character; they are turned into the bytes they stand for once, here. */
+/* Loads a vocabulary. Its entries are written in the alphabet of GPT-2, where each byte is a printable character, or in
+ * SentencePiece's way; they are turned into the bytes they stand for once, here. */
 #include "engine/tokenizer_vocab.h"
 
 #include <inttypes.h>
@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "base/random.h"
 #include "base/utf8.h"
+#include "engine/tokenizer_normal.h"
 
 /* The alphabet: bytes that are printable in Latin-1 stand for themselves, the others follow from U+0100 on in order. */
 #define ALPHABET_END 0x144
@@ -29,9 +30,29 @@ static void alphabet_init(int16_t byte_of[ALPHABET_END])
 		byte_of[byte_is_printable(byte) ? byte : next++] = (int16_t)byte;
 }
 
-/* Writes the bytes an entry stands for at out, which has room for entry.len bytes. An entry with any character outside the
- * alphabet stands for itself, as in Hugging Face's decoder. Returns the length. */
-static size_t decode_entry(const int16_t byte_of[ALPHABET_END], struct gguf_string entry, char *out)
+/* Turns entries of one form into what they stand for. */
+struct reader {
+	enum tokenizer_form form;
+	int16_t byte_of[ALPHABET_END];
+};
+
+static struct reader reader_of(enum tokenizer_form form)
+{
+	struct reader reader = {.form = form};
+
+	alphabet_init(reader.byte_of);
+	return reader;
+}
+
+static size_t copy_entry(struct gguf_string entry, char *out)
+{
+	if (entry.len > 0)
+		memcpy(out, entry.data, entry.len);
+	return entry.len;
+}
+
+/* An entry with any character outside the alphabet stands for itself, as in Hugging Face's decoder. */
+static size_t decode_alphabet(const struct reader *reader, struct gguf_string entry, char *out)
 {
 	size_t written = 0;
 
@@ -39,14 +60,31 @@ static size_t decode_entry(const int16_t byte_of[ALPHABET_END], struct gguf_stri
 		uint32_t code_point = 0;
 		int bytes = utf8_decode(entry.data + pos, entry.len - pos, &code_point);
 
-		if (bytes <= 0 || code_point >= ALPHABET_END || byte_of[code_point] < 0) {
-			memcpy(out, entry.data, entry.len);
-			return entry.len;
-		}
-		out[written++] = (char)byte_of[code_point];
+		if (bytes <= 0 || code_point >= ALPHABET_END || reader->byte_of[code_point] < 0)
+			return copy_entry(entry, out);
+		out[written++] = (char)reader->byte_of[code_point];
 		pos += (size_t)bytes;
 	}
 	return written;
+}
+
+static size_t decode_spaces(struct gguf_string entry, char *out)
+{
+	size_t written = 0;
+
+	for (size_t pos = 0; pos < entry.len;) {
+		bool is_space = tokenizer_is_space_mark(entry.data + pos, entry.len - pos);
+
+		out[written++] = is_space ? ' ' : entry.data[pos];
+		pos += is_space ? SPACE_MARK_BYTES : 1;
+	}
+	return written;
+}
+
+/* Writes the bytes that an entry of kind normal stands for at out, which has room for entry.len bytes. Returns the length. */
+static size_t decode_entry(const struct reader *reader, struct gguf_string entry, char *out)
+{
+	return reader->form == FORM_BYTES ? decode_alphabet(reader, entry, out) : decode_spaces(entry, out);
 }
 
 static size_t table_capacity(size_t items)
@@ -65,9 +103,35 @@ static bool is_in_alphabet(uint8_t kind)
 	return kind == TOKEN_NORMAL || kind == TOKEN_BYTE || kind == TOKEN_UNUSED;
 }
 
+static bool may_be_text(uint8_t kind)
+{
+	return kind == TOKEN_NORMAL || kind == TOKEN_BYTE || kind == TOKEN_USER;
+}
+
+/* Sets what token stands for, and whether plain text may become it; writes its bytes at out. */
+static void read_token(const struct reader *reader, struct gguf_string entry, struct token *token, char *out)
+{
+	int byte = reader->form == FORM_SENTENCEPIECE && token->kind == TOKEN_BYTE ? tokenizer_byte_of_entry(entry) : -1;
+
+	token->bytes = out;
+	token->is_word = may_be_text(token->kind);
+	if (byte >= 0) {
+		out[0] = (char)byte;
+		token->len = 1;
+		token->is_word = false; /* it stands for a byte of a character that has no token */
+	} else if (is_in_alphabet(token->kind)) {
+		token->len = (uint32_t)decode_entry(reader, entry, out);
+		/* Text has no space left when it comes to merging by SentencePiece. */
+		if (reader->form == FORM_SENTENCEPIECE && entry.len > 0 && memchr(entry.data, ' ', entry.len))
+			token->is_word = false;
+	} else {
+		token->len = (uint32_t)copy_entry(entry, out);
+	}
+}
+
 static enum status read_tokens(const struct tokenizer_spec *spec, struct vocab *vocab, struct err *err)
 {
-	int16_t byte_of[ALPHABET_END];
+	const struct reader reader = reader_of(spec->form);
 	size_t total = 0;
 	char *out;
 
@@ -78,31 +142,50 @@ static enum status read_tokens(const struct tokenizer_spec *spec, struct vocab *
 			return err_set(err, STATUS_INPUT, "token %" PRId32 " has %zu bytes", id, spec->tokens[id].len);
 		total += spec->tokens[id].len;
 	}
-	alphabet_init(byte_of);
 	vocab->bytes = mem_calloc(total + 1, 1);
 	out = vocab->bytes;
 	for (int32_t id = 0; id < vocab->size; id++) {
-		struct gguf_string entry = spec->tokens[id];
 		struct token *token = &vocab->tokens[id];
 
 		token->kind = spec->kinds[id];
-		token->bytes = out;
-		token->len = (uint32_t)entry.len;
-		if (is_in_alphabet(token->kind))
-			token->len = (uint32_t)decode_entry(byte_of, entry, out);
-		else if (entry.len > 0)
-			memcpy(out, entry.data, entry.len);
+		token->flags = spec->flags ? spec->flags[id] : 0;
+		read_token(&reader, spec->tokens[id], token, out);
+		if (token->is_word && token->len > vocab->longest_word)
+			vocab->longest_word = token->len;
 		out += token->len;
 	}
 	return STATUS_OK;
 }
 
-/* Words. ------------------------------------------------------------------------------------------------------------ */
+struct scored {
+	float score;
+	int32_t id;
+};
 
-static bool may_be_text(const struct token *token)
+static int compare_scores(const void *a, const void *b)
 {
-	return token->kind == TOKEN_NORMAL || token->kind == TOKEN_BYTE || token->kind == TOKEN_USER;
+	const struct scored *left = a, *right = b;
+
+	return (left->score < right->score) - (left->score > right->score);
 }
+
+/* The order of scores, which is all of them that counts. */
+static void rank_by_scores(const float *scores, struct vocab *vocab)
+{
+	struct scored *order = mem_calloc((size_t)vocab->size, sizeof(*order));
+	uint32_t rank = 0;
+
+	for (int32_t id = 0; id < vocab->size; id++)
+		order[id] = (struct scored){scores[id], id};
+	qsort(order, (size_t)vocab->size, sizeof(*order), compare_scores);
+	for (int32_t i = 0; i < vocab->size; i++) {
+		rank += i > 0 && order[i].score < order[i - 1].score;
+		vocab->tokens[order[i].id].rank = rank;
+	}
+	mem_free(order);
+}
+
+/* Words. ------------------------------------------------------------------------------------------------------------ */
 
 static int32_t *word_slot(const struct vocab *vocab, const char *bytes, size_t len)
 {
@@ -138,18 +221,25 @@ static void index_words(struct vocab *vocab)
 			const struct token *token = &vocab->tokens[id];
 			int32_t *slot;
 
-			if (!may_be_text(token) || (token->kind == TOKEN_USER) != user_pass[pass])
+			if (!token->is_word || (token->kind == TOKEN_USER) != user_pass[pass])
 				continue;
 			slot = word_slot(vocab, token->bytes, token->len);
 			if (*slot < 0)
 				*slot = id;
 		}
 	}
+}
+
+static void index_bytes(struct vocab *vocab)
+{
 	for (int byte = 0; byte < 256; byte++) {
 		char c = (char)byte;
 
-		vocab->byte_ids[byte] = vocab_find_word(vocab, &c, 1);
+		vocab->byte_ids[byte] = vocab->form == FORM_BYTES ? vocab_find_word(vocab, &c, 1) : -1;
 	}
+	for (int32_t id = vocab->size - 1; id >= 0 && vocab->form == FORM_SENTENCEPIECE; id--)
+		if (vocab->tokens[id].kind == TOKEN_BYTE && vocab->tokens[id].len == 1 && !vocab->tokens[id].is_word)
+			vocab->byte_ids[(unsigned char)vocab->tokens[id].bytes[0]] = id;
 }
 
 /* Merges. ----------------------------------------------------------------------------------------------------------- */
@@ -173,11 +263,11 @@ const struct merge *vocab_find_merge(const struct vocab *vocab, int32_t left, in
 }
 
 /* Finds the tokens that the parts and the whole are; scratch has room for the whole. */
-static bool find_merge_tokens(const struct vocab *vocab, const int16_t byte_of[ALPHABET_END],
-	const struct tokenizer_spec_merge *entry, char *scratch, struct merge *out)
+static bool find_merge_tokens(const struct vocab *vocab, const struct reader *reader, const struct tokenizer_spec_merge *entry,
+	char *scratch, struct merge *out)
 {
-	size_t left_len = decode_entry(byte_of, entry->left, scratch);
-	size_t right_len = decode_entry(byte_of, entry->right, scratch + left_len);
+	size_t left_len = decode_entry(reader, entry->left, scratch);
+	size_t right_len = decode_entry(reader, entry->right, scratch + left_len);
 
 	out->left = vocab_find_word(vocab, scratch, left_len);
 	out->right = vocab_find_word(vocab, scratch + left_len, right_len);
@@ -187,12 +277,11 @@ static bool find_merge_tokens(const struct vocab *vocab, const int16_t byte_of[A
 
 static enum status read_merges(const struct tokenizer_spec *spec, struct vocab *vocab, struct err *err)
 {
-	int16_t byte_of[ALPHABET_END];
+	const struct reader reader = reader_of(spec->form);
 	size_t longest = 0;
 	char *scratch;
 	enum status status = STATUS_OK;
 
-	alphabet_init(byte_of);
 	vocab->merges_capacity = table_capacity(spec->n_merges);
 	vocab->merges = mem_calloc(vocab->merges_capacity, sizeof(*vocab->merges));
 	for (size_t i = 0; i < vocab->merges_capacity; i++)
@@ -206,7 +295,7 @@ static enum status read_merges(const struct tokenizer_spec *spec, struct vocab *
 	for (size_t i = 0; i < spec->n_merges && !status; i++) {
 		struct merge merge = {.rank = (uint32_t)i};
 
-		if (find_merge_tokens(vocab, byte_of, &spec->merges[i], scratch, &merge))
+		if (find_merge_tokens(vocab, &reader, &spec->merges[i], scratch, &merge))
 			*merge_slot(vocab, merge.left, merge.right) = merge; /* of two equal ones the last counts, as in HF */
 		else
 			status = err_set(err, STATUS_INPUT, "%s: entry %zu does not name two tokens whose union is a token",
@@ -218,83 +307,25 @@ static enum status read_merges(const struct tokenizer_spec *spec, struct vocab *
 
 /* Specials. --------------------------------------------------------------------------------------------------------- */
 
-struct special {
-	const struct token *token;
-	int32_t id;
-};
-
-static int compare_specials(const void *a, const void *b)
+static void index_specials(const struct tokenizer_spec *spec, struct vocab *vocab)
 {
-	const struct special *left = a, *right = b;
-	size_t len = left->token->len < right->token->len ? left->token->len : right->token->len;
-	int order = memcmp(left->token->bytes, right->token->bytes, len);
+	struct text pattern = {0};
 
-	if (order)
-		return order;
-	if (left->token->len != right->token->len)
-		return left->token->len < right->token->len ? -1 : 1;
-	return left->id - right->id;
-}
+	for (int32_t id = 0; id < vocab->size; id++) {
+		const struct token *token = &vocab->tokens[id];
 
-static bool is_special(const struct token *token)
-{
-	return (token_kind_is_control(token->kind) || token->kind == TOKEN_USER) && token->len > 0;
-}
-
-static void index_specials(struct vocab *vocab)
-{
-	struct special *found = mem_calloc((size_t)vocab->size, sizeof(*found));
-	size_t count = 0;
-
-	for (int32_t id = 0; id < vocab->size; id++)
-		if (is_special(&vocab->tokens[id]))
-			found[count++] = (struct special){&vocab->tokens[id], id};
-	qsort(found, count, sizeof(*found), compare_specials);
-	vocab->specials = mem_calloc(count + 1, sizeof(*vocab->specials));
-	vocab->n_specials = count;
-	for (size_t i = 0; i < count; i++) {
-		vocab->specials[i] = found[i].id;
-		vocab->special_start[(unsigned char)found[i].token->bytes[0]] = true;
+		if (!token_kind_is_control(token->kind) && token->kind != TOKEN_USER)
+			continue;
+		special_set_add(&vocab->specials, id, token->kind, token->flags, token->bytes, token->len);
+		if (!(token->flags & TOKEN_NORMALIZED))
+			continue;
+		text_clear(&pattern);
+		tokenizer_normalise(spec->form, &spec->spaces, spec->rule.nfc, token->bytes, token->len, &pattern);
+		special_set_add(&vocab->normalised, id, token->kind, token->flags, text_str(&pattern), pattern.len);
 	}
-	mem_free(found);
-}
-
-/* First of specials[low..high) whose byte at depth is >= byte (or > byte with after). All are longer than depth. */
-static size_t special_bound(const struct vocab *vocab, size_t low, size_t high, size_t depth, int byte, bool after)
-{
-	while (low < high) {
-		size_t middle = low + (high - low) / 2;
-		int here = (unsigned char)vocab->tokens[vocab->specials[middle]].bytes[depth];
-
-		if (here < byte || (after && here == byte))
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	return low;
-}
-
-int32_t vocab_match_special(const struct vocab *vocab, const char *text, size_t len, bool with_control)
-{
-	size_t low = 0, high = vocab->n_specials;
-	int32_t longest = -1;
-
-	if (len == 0 || !vocab->special_start[(unsigned char)text[0]])
-		return -1;
-	/* The sorted list is narrowed byte by byte to those that agree with the text so far; one that ends here comes first. */
-	for (size_t depth = 0; depth < len && low < high; depth++) {
-		int byte = (unsigned char)text[depth];
-
-		low = special_bound(vocab, low, high, depth, byte, false);
-		high = special_bound(vocab, low, high, depth, byte, true);
-		while (low < high && vocab->tokens[vocab->specials[low]].len == depth + 1) {
-			int32_t id = vocab->specials[low++];
-
-			if (with_control || vocab->tokens[id].kind == TOKEN_USER)
-				longest = id;
-		}
-	}
-	return longest;
+	special_set_finish(&vocab->specials);
+	special_set_finish(&vocab->normalised);
+	text_release(&pattern);
 }
 
 /* The whole. -------------------------------------------------------------------------------------------------------- */
@@ -308,8 +339,8 @@ static void mark_ends(const struct tokenizer_spec *spec, struct vocab *vocab)
 
 	for (size_t i = 0; i < spec->n_ends; i++)
 		vocab->tokens[spec->ends[i]].is_end = true;
-	for (size_t i = 0; i < vocab->n_specials; i++) {
-		struct token *token = &vocab->tokens[vocab->specials[i]];
+	for (size_t i = 0; i < vocab->specials.count; i++) {
+		struct token *token = &vocab->tokens[vocab->specials.items[i].id];
 
 		for (size_t k = 0; k < sizeof(texts) / sizeof(texts[0]); k++)
 			if (token_kind_is_control(token->kind) && token->len == strlen(texts[k]) &&
@@ -322,14 +353,18 @@ enum status vocab_load(const struct tokenizer_spec *spec, struct vocab *out, str
 {
 	enum status status;
 
-	*out = (struct vocab){.seed = random_entropy()};
+	*out = (struct vocab){.seed = random_entropy(), .form = spec->form, .has_scores = spec->scores != NULL};
 	status = read_tokens(spec, out, err);
 	if (status)
 		return status;
 	index_words(out);
-	index_specials(out);
+	index_bytes(out);
+	index_specials(spec, out);
 	mark_ends(spec, out);
-	return read_merges(spec, out, err);
+	if (!spec->scores)
+		return read_merges(spec, out, err);
+	rank_by_scores(spec->scores, out);
+	return STATUS_OK;
 }
 
 void vocab_release(struct vocab *vocab)
@@ -338,6 +373,7 @@ void vocab_release(struct vocab *vocab)
 	mem_free(vocab->bytes);
 	mem_free(vocab->merges);
 	mem_free(vocab->words);
-	mem_free(vocab->specials);
+	special_set_release(&vocab->specials);
+	special_set_release(&vocab->normalised);
 	*vocab = (struct vocab){0};
 }

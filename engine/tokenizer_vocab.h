@@ -7,12 +7,16 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "engine/tokenizer_special.h"
 #include "engine/tokenizer_spec.h"
 
 struct token {
 	const char *bytes; /* what the token stands for in text, inside vocab.bytes */
 	uint32_t len;
+	uint32_t rank; /* of a vocabulary with scores: lower merges first, equal scores have equal ranks */
 	uint8_t kind; /* enum token_kind */
+	uint8_t flags; /* TOKEN_LSTRIP and so on */
+	bool is_word; /* plain text may become it */
 	bool is_end; /* generation ends with it */
 };
 
@@ -26,6 +30,9 @@ struct vocab {
 	struct token *tokens; /* owned, [size] */
 	int32_t size;
 	char *bytes; /* owned; all tokens' bytes */
+	enum tokenizer_form form;
+	bool has_scores; /* words merge by their ranks; else by the list of merges */
+	uint32_t longest_word; /* bytes */
 
 	int32_t byte_ids[256]; /* token of each single byte; -1 where the vocabulary has none */
 
@@ -35,9 +42,8 @@ struct vocab {
 	int32_t *words; /* owned, open addressing by bytes over tokens that plain text may become, -1 where free */
 	size_t words_capacity;
 
-	int32_t *specials; /* owned: control, unknown and user tokens with a text, sorted by their bytes */
-	size_t n_specials;
-	bool special_start[256]; /* first bytes of specials */
+	struct special_set specials; /* control, unknown and user tokens by their text */
+	struct special_set normalised; /* those to be found in normalised text, by their normalised text */
 };
 
 /* Takes tokens, merges and ends of spec. Nothing of it is used after the call. Release with vocab_release, also after a failure. */
@@ -49,14 +55,5 @@ const struct merge *vocab_find_merge(const struct vocab *vocab, int32_t left, in
 
 /* The token whose text is exactly these bytes and that plain text may become; -1 when there is none. */
 int32_t vocab_find_word(const struct vocab *vocab, const char *bytes, size_t len);
-
-/* The longest special token that text[0..len) begins with, as its id; -1 when none. Only user tokens unless with_control. */
-int32_t vocab_match_special(const struct vocab *vocab, const char *text, size_t len, bool with_control);
-
-/* True for kinds that plain text must never become. */
-static inline bool token_kind_is_control(uint8_t kind)
-{
-	return kind == TOKEN_CONTROL || kind == TOKEN_UNKNOWN;
-}
 
 #endif

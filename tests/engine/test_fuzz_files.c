@@ -65,6 +65,11 @@ static void tokenizer_corpus_comes_back_as_it_was(void **state)
 	replay("tokenizer", fuzz_tokenizer);
 }
 
+static void sentencepiece_corpus_comes_back_as_it_was(void **state)
+{
+	replay("sentencepiece", fuzz_sentencepiece);
+}
+
 static void text_stream_corpus_streams_as_it_decodes(void **state)
 {
 	replay("text_stream", fuzz_text_stream);
@@ -84,6 +89,7 @@ int main(void)
 		cmocka_unit_test(tokenizer_json_corpus_is_read_without_harm),
 		cmocka_unit_test(model_corpus_is_run_without_harm),
 		cmocka_unit_test(tokenizer_corpus_comes_back_as_it_was),
+		cmocka_unit_test(sentencepiece_corpus_comes_back_as_it_was),
 		cmocka_unit_test(text_stream_corpus_streams_as_it_decodes),
 		cmocka_unit_test(chat_template_corpus_is_read_without_harm),
 	};

@@ -175,7 +175,7 @@ static void parts_of_other_kinds_are_refused_by_their_place(void **state)
 		{"model.dropout", "0.1", "model.dropout is not supported"},
 		{"model.continuing_subword_prefix", "\"##\"", "model.continuing_subword_prefix"},
 		{"model.end_of_word_suffix", "\"</w>\"", "model.end_of_word_suffix"},
-		{"model.byte_fallback", "true", "model.byte_fallback is not supported: a SentencePiece vocabulary"},
+		{"model.byte_fallback", "true", "pre_tokenizer 'ByteLevel' is not supported beside byte_fallback"},
 		{"model.unk_token", "\"<s>\"", "no token for byte 0"},
 		{"normalizer", "{\"type\":\"NFKC\"}", "normalizer is not supported"},
 		{"normalizer", "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"Lowercase\"}]}",
@@ -192,9 +192,6 @@ static void parts_of_other_kinds_are_refused_by_their_place(void **state)
 		{"post_processor", "{\"type\":\"BertProcessing\"}", "post_processor 'BertProcessing' is not supported"},
 		{"post_processor", TEMPLATE("[" TEXT "," SPECIAL("<s>") "]"), "post_processor: only a token before the text"},
 		{"post_processor", TEMPLATE("[]"), "post_processor: only a token before the text"},
-		{"added_tokens", "[{\"id\":4,\"content\":\"<s>\",\"lstrip\":true}]",
-			"added_tokens[0] '<s>': lstrip is not supported"},
-		{"added_tokens", "[{\"id\":4,\"content\":\"<s>\",\"single_word\":true}]", "single_word is not supported"},
 	};
 	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
 		refuses(cases[i].key, cases[i].value, (struct side){0}, "unsupported_tokenizer", cases[i].expected);

@@ -59,18 +59,6 @@ static void refuses_open(struct gguf_build *build, const char *pre, const char *
 	text_release(&file);
 }
 
-static void sentencepiece_vocabularies_are_refused_by_name(void **state)
-{
-	struct source source;
-	struct tokenizer *tokenizer = NULL;
-	struct err err = {0};
-
-	assert_int_equal(source_open(FIELD "m22a_vocab_space_prefix.gguf", &source, &err), STATUS_OK);
-	assert_int_equal(tokenizer_open(&source, NULL, &tokenizer, &err), STATUS_INPUT);
-	assert_non_null(strstr(err.text, "tokenizer model 'llama' is not supported"));
-	source_close(&source);
-}
-
 /* Tokens a, b, ab and <x>, and whatever the caller adds or leaves out. */
 enum { WITH_MODEL = 1, WITH_TOKENS = 2, WITH_MERGES = 4, WITH_KINDS = 8, WITH_ALL = 15 };
 
@@ -251,7 +239,6 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(vocabulary_without_pre_falls_back_to_gpt2),
-		cmocka_unit_test(sentencepiece_vocabularies_are_refused_by_name),
 		cmocka_unit_test(broken_vocabularies_are_refused_by_name),
 		cmocka_unit_test(control_tokens_cannot_be_made_by_merges),
 		cmocka_unit_test(merges_apply_in_the_order_of_the_file),

@@ -9,6 +9,7 @@
 #include "engine/inspect.h"
 #include "engine/jinja.h"
 #include "engine/tokenizer.h"
+#include "tests/support/sentencepiece_form.h"
 
 #define VOCABULARY "tests/golden/field/m11_vocab_without_pre.gguf" /* all 256 bytes, two merges, two control tokens */
 
@@ -46,7 +47,8 @@ static void read_tokenizer(const struct source *source)
 	struct token_list ids = {0};
 	struct err err = {0};
 
-	if (tokenizer_open(source, "smollm", &tokenizer, NULL))
+	/* The latter is for SentencePiece vocabularies, and logs a warning for others without a rule. */
+	if (tokenizer_open(source, "smollm", &tokenizer, NULL) && tokenizer_open(source, NULL, &tokenizer, NULL))
 		return;
 	ASSERT(tokenizer_encode(tokenizer, text, sizeof(text) - 1, false, &ids, NULL) == STATUS_OK);
 	for (size_t i = 0; i < ids.count; i++)
@@ -109,6 +111,58 @@ void fuzz_tokenizer(const uint8_t *data, size_t size)
 
 		round_trip(tokenizer, data, size, false, i != 3); /* qwen2 normalises */
 		round_trip(tokenizer, data, size, true, i != 3);
+		tokenizer_close(tokenizer);
+	}
+}
+
+static struct text spaced(const uint8_t *data, size_t size)
+{
+	struct text out = {0};
+
+	for (size_t i = 0; i < size;) {
+		bool is_mark = size - i >= 3 && memcmp(data + i, "\xe2\x96\x81", 3) == 0;
+
+		text_append_char(&out, is_mark ? ' ' : (char)data[i]);
+		i += is_mark ? 3 : 1;
+	}
+	return out;
+}
+
+static void there_and_back(const struct tokenizer *tokenizer, const uint8_t *data, size_t size, bool exact)
+{
+	struct token_list ids = {0};
+	struct text back = {0}, expected = spaced(data, size);
+
+	ASSERT(tokenizer_encode(tokenizer, (const char *)data, size, true, &ids, NULL) == STATUS_OK);
+	ASSERT(tokenizer_decode(tokenizer, ids.ids, ids.count, true, &back));
+	ids.count = 0;
+	text_clear(&back);
+	ASSERT(tokenizer_encode(tokenizer, (const char *)data, size, false, &ids, NULL) == STATUS_OK);
+	for (size_t i = 0; i < ids.count; i++)
+		ASSERT(!tokenizer_is_control(tokenizer, ids.ids[i]));
+	ASSERT(tokenizer_decode(tokenizer, ids.ids, ids.count, true, &back));
+	if (exact)
+		ASSERT(back.len == expected.len && memcmp(text_str(&back), text_str(&expected), back.len) == 0);
+	text_release(&back);
+	text_release(&expected);
+	token_list_release(&ids);
+}
+
+void fuzz_sentencepiece(const uint8_t *data, size_t size)
+{
+	/* Those that always put a space before the text and take it away again. */
+	static const struct {
+		const char *form;
+		bool exact;
+	} forms[] = {{"legacy", true}, {"flags", false}, {"words", false}};
+	bool has_specials = size > 0 && memchr(data, '<', size);
+	struct tokenizer *tokenizer = sentencepiece_open_gguf(SENTENCEPIECE_GOLDEN "vocabulary.gguf");
+
+	there_and_back(tokenizer, data, size, !has_specials);
+	tokenizer_close(tokenizer);
+	for (size_t i = 0; i < sizeof(forms) / sizeof(forms[0]); i++) {
+		tokenizer = sentencepiece_open_form(forms[i].form);
+		there_and_back(tokenizer, data, size, forms[i].exact && !has_specials);
 		tokenizer_close(tokenizer);
 	}
 }

@@ -24,6 +24,10 @@ void fuzz_tokenizer_json(const uint8_t *data, size_t size);
 /* Encodes the bytes as text under every rule; what comes back must be the text. */
 void fuzz_tokenizer(const uint8_t *data, size_t size);
 
+/* Encodes the bytes as text by SentencePiece vocabularies; what comes back must be the text, its U+2581 as spaces, unless it may
+ * have special tokens in it. */
+void fuzz_sentencepiece(const uint8_t *data, size_t size);
+
 /* Streams the tokens whose ids are the bytes; what comes out must be valid and the same as decoding at once. */
 void fuzz_text_stream(const uint8_t *data, size_t size);
 
