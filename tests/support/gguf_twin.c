@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -91,6 +92,42 @@ static void put_part(
 	mem_free(copy);
 }
 
+/* Bytes of a value as they lie in a file, from its type's own number on for arrays. */
+static size_t value_bytes(const struct gguf_value *value)
+{
+	bool is_array = value->type == GGUF_ARRAY;
+	enum gguf_type type = is_array ? value->element_type : value->type;
+	const uint8_t *cursor = value->bytes;
+	if (type != GGUF_STRING)
+		return (size_t)value->count * gguf_type_bytes(type);
+	for (uint64_t i = 0; i < value->count; i++)
+		(void)gguf_next_string(&cursor);
+	return (size_t)(cursor - value->bytes);
+}
+
+static void put_tokenizer(const char *path, struct gguf_build *build)
+{
+	struct gguf gguf;
+	struct err err = {0};
+	if (gguf_open(path, &gguf, &err) != STATUS_OK)
+		fail_msg("%s", err.text);
+	for (size_t i = 0; i < gguf.n_values; i++) {
+		const struct gguf_value *value = &gguf.values[i];
+		struct text key = {0}, bytes = {0};
+		text_append(&key, value->key.data, value->key.len);
+		if (value->type == GGUF_ARRAY) {
+			text_append(&bytes, (const char *)&(uint32_t){value->element_type}, sizeof(uint32_t));
+			text_append(&bytes, (const char *)&value->count, sizeof value->count);
+		}
+		text_append(&bytes, (const char *)value->bytes, value_bytes(value));
+		if (text_starts_with(text_str(&key), "tokenizer."))
+			gguf_build_raw(build, text_str(&key), value->type, bytes.data, bytes.len);
+		text_release(&key);
+		text_release(&bytes);
+	}
+	gguf_close(&gguf);
+}
+
 void gguf_twin_write(const char *folder, const char *path)
 {
 	struct source source;
@@ -100,6 +137,10 @@ void gguf_twin_write(const char *folder, const char *path)
 	if (source_open(folder, &source, &err) != STATUS_OK || model_config_read(&source, &config, &err) != STATUS_OK)
 		fail_msg("%s", err.text);
 	put_keys(&config, &build);
+	char vocabulary[256];
+	snprintf(vocabulary, sizeof vocabulary, "%s/vocabulary.gguf", folder);
+	if (access(vocabulary, R_OK) == 0)
+		put_tokenizer(vocabulary, &build);
 	for (int part = MODEL_LAYER_PARTS; part < MODEL_PARTS; part++)
 		put_part(&source, &config, -1, (enum model_part)part, &build);
 	for (int layer = 0; layer < config.n_layers; layer++)

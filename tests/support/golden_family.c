@@ -14,7 +14,7 @@
 #define TOKENS_MAX 512
 #define GOLDEN_BYTES_MAX ((size_t)1 << 20)
 
-const char *const golden_families[GOLDEN_FAMILIES] = {"llama3", "mistral", "qwen2", "qwen3", "smollm2"};
+const char *const golden_families[GOLDEN_FAMILIES] = {"llama3", "mistral", "qwen2", "qwen3", "smollm2", "llama2", "mistral1"};
 
 const char *golden_family_path(const char *family, char out[GOLDEN_PATH_BYTES])
 {

@@ -7,7 +7,7 @@
 #include "base/json.h"
 #include "tests/support/forward_run.h"
 
-#define GOLDEN_FAMILIES 5
+#define GOLDEN_FAMILIES 7
 extern const char *const golden_families[GOLDEN_FAMILIES]; /* without "fp8" */
 
 #define GOLDEN_PATH_BYTES 96

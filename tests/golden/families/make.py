@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Remakes the folders beside this file: run by hand, see README.md.
-usage: make.py   (needs torch, transformers, tokenizers, safetensors)"""
-import json, os, shutil
+usage: make.py [NAME...]   (needs torch, transformers, tokenizers, safetensors; for llama2 and mistral1 also sentencepiece,
+protobuf and gguf; of all or those named)"""
+import importlib.util, json, os, shutil, sys, tempfile
 import torch
 from safetensors.torch import save_file
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -52,9 +53,39 @@ FAMILIES = {
         pre=pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), bytes_level(True)]), ignore_merges=False,
         string_merges=True, edit=lambda c: dict(c, rope_theta=100000.0, rope_scaling=dict(type="linear", factor=2.0),
                                                rope_interleaved=False, is_llama_config=True)),
+    # Vocabularies of SentencePiece. Every head has keys and values of its own; spaces are put in by a normaliser.
+    "llama2": dict(
+        config=LlamaConfig, tied=False, seed=31, sentencepiece=dict(legacy=True), bos=1, eos=2, kv_heads=2, head_dim=16, vocab=400,
+        edit=lambda c: {k: v for k, v in dict(c, rope_theta=10000.0, rope_scaling=None).items() if k != "head_dim"}),
+    # A window shorter than the context; spaces are put in by a pre-tokenizer.
+    "mistral1": dict(
+        config=MistralConfig, tied=False, seed=22, sentencepiece=dict(legacy=False), bos=1, eos=2, vocab=400,
+        edit=lambda c: dict(c, sliding_window=256, rope_theta=10000.0)),
 }
 
+def sentencepiece_forms():
+    """The script that makes the golden vocabularies, for what it knows of SentencePiece."""
+    path = os.path.join(HERE, "..", "sentencepiece", "make.py")
+    spec = importlib.util.spec_from_file_location("sentencepiece_forms", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+def make_sentencepiece(folder, f):
+    forms = sentencepiece_forms()
+    with tempfile.TemporaryDirectory() as work:
+        proto, _ = forms.train(work, vocab_size=f["vocab"], has_strings=False)
+        root = forms.convert(proto, os.path.join(work, "m.model"), legacy=f["sentencepiece"]["legacy"])
+    json.dump(root, open(os.path.join(folder, "tokenizer.json"), "w", encoding="utf-8"), ensure_ascii=False, indent=1)
+    forms.write_gguf(proto, os.path.join(folder, "vocabulary.gguf"))
+    json.dump(dict(tokenizer_class="LlamaTokenizer", legacy=f["sentencepiece"]["legacy"], add_bos_token=True, add_eos_token=False,
+                   bos_token="<s>", eos_token="</s>", unk_token="<unk>", clean_up_tokenization_spaces=False),
+              open(os.path.join(folder, "tokenizer_config.json"), "w"))
+    return Tokenizer.from_file(os.path.join(folder, "tokenizer.json"))
+
 def make_tokenizer(folder, f):
+    if "sentencepiece" in f:
+        return make_sentencepiece(folder, f)
     tokenizer = Tokenizer(models.BPE(ignore_merges=f["ignore_merges"]))
     tokenizer.pre_tokenizer = f["pre"]
     tokenizer.decoder = decoders.ByteLevel()
@@ -81,7 +112,8 @@ def make_tokenizer(folder, f):
     json.dump(dict(eos_token_id=f["eos"]), open(os.path.join(folder, "generation_config.json"), "w"))
     return Tokenizer.from_file(os.path.join(folder, "tokenizer.json"))
 
-def random_weights(model, seed):
+def random_weights(model, seed, quiet=()):
+    """quiet: tokens that are never the likeliest."""
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
@@ -95,6 +127,8 @@ def random_weights(model, seed):
             noise = 0.5 * noise
         else:
             noise = 1.3 * noise / parameter.shape[1] ** 0.5
+        if "lm_head" in name:
+            noise[list(quiet)] = 0
         parameter.data.copy_(noise.bfloat16())
 
 @torch.no_grad()
@@ -102,9 +136,9 @@ def logits_of(model, ids):
     return model(torch.tensor([ids])).logits[0].float()
 
 @torch.no_grad()
-def greedy(model, ids):
+def greedy(model, ids, count=CONTINUE):
     out, margins = [], []
-    for _ in range(CONTINUE):
+    for _ in range(count):
         best = torch.topk(logits_of(model, ids + out)[-1], 2)
         out.append(int(best.indices[0]))
         margins.append(round(float(best.values[0] - best.values[1]), 4))
@@ -118,11 +152,14 @@ def make_family(name, f):
     shutil.rmtree(folder, ignore_errors=True)
     tokenizer = make_tokenizer(os.makedirs(folder) or folder, f)
     config = f["config"](hidden_size=HIDDEN, intermediate_size=FFN, num_hidden_layers=LAYERS, num_attention_heads=HEADS,
-                         num_key_value_heads=KV_HEADS, head_dim=HEAD_DIM, vocab_size=VOCAB, max_position_embeddings=CONTEXT,
+                         num_key_value_heads=f.get("kv_heads", KV_HEADS), head_dim=f.get("head_dim", HEAD_DIM),
+                         vocab_size=f.get("vocab", VOCAB), max_position_embeddings=CONTEXT,
                          rms_norm_eps=1e-5, tie_word_embeddings=f["tied"], bos_token_id=f["bos"], eos_token_id=f["eos"])
     torch.manual_seed(f["seed"])
     model = AutoModelForCausalLM.from_config(config)
-    random_weights(model, f["seed"])
+    # Bytes at random are no text; that of a line's end is.
+    random_weights(model, f["seed"], [i for piece, i in tokenizer.get_vocab().items()
+                                     if piece.startswith("<0x") and piece != "<0x0A>"])
     model.to(torch.bfloat16).save_pretrained(folder, max_shard_size="70KB" if f.get("shards") else "1GB")
     path = os.path.join(folder, "config.json")
     written = json.load(open(path))
@@ -184,6 +221,18 @@ def make_fp8():
     brain.load_state_dict(model.state_dict())
     write_golden("fp8", folder, tokenizer, model, brain.bfloat16())
 
+PROMPTS = ["The old house", "caf\u00e9 and  the garden", "<s> [INST] the letter [/INST]"]
+
+def continue_text(model, tokenizer, prompt):
+    """What follows the prompt in the text of both, as tokenizers decodes it."""
+    ids = tokenizer.encode(prompt).ids
+    out, margins = greedy(model, ids, 16)
+    assert min(margins) > 0.02, (prompt, margins)  # else: another seed
+    before, after = tokenizer.decode(ids), tokenizer.decode(ids + out)
+    assert after.startswith(before)
+    print(repr(after[len(before):]))
+    return dict(prompt=prompt, ids=ids, text=after[len(before):])
+
 def write_golden(name, folder, tokenizer, model, brain):
     prompts = [tokenizer.encode("The old house", add_special_tokens=False).ids, [(i * 7919 + 13) % 300 for i in range(180)]]
     cases = []
@@ -196,10 +245,16 @@ def write_golden(name, folder, tokenizer, model, brain):
         print(name, len(ids), tokens[:8], min(margins))
     texts = [dict(text=t, ids=tokenizer.encode(t, add_special_tokens=False).ids, special=tokenizer.encode(t).ids) for t in TEXTS]
     rotary = model.model.rotary_emb.inv_freq.tolist()
+    golden = dict(cases=cases, texts=texts, inv_freq=rotary)
+    if "sentencepiece" in FAMILIES.get(name, {}):
+        golden["continued"] = [continue_text(model, tokenizer, prompt) for prompt in PROMPTS]
     with open(os.path.join(folder, "golden.json"), "w", encoding="utf-8") as out:
-        json.dump(dict(cases=cases, texts=texts, inv_freq=rotary), out, separators=(",", ":"))
+        json.dump(golden, out, separators=(",", ":"))
         out.write("\n")
 
+wanted = sys.argv[1:] or [*FAMILIES, "fp8"]
 for name, f in FAMILIES.items():
-    make_family(name, f)
-make_fp8()
+    if name in wanted:
+        make_family(name, f)
+if "fp8" in wanted:
+    make_fp8()

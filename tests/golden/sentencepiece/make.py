@@ -45,15 +45,15 @@ def golden_strings():
         return [json.loads(line)["text"] for line in lines]
 
 
-def train(folder):
+def train(folder, vocab_size=900, has_strings=True):
     corpus = os.path.join(folder, "corpus.txt")
     with open(corpus, "w", encoding="utf-8") as out:
-        for name in ("prose.txt", "code.txt"):
+        for name in ("prose.txt", "code.txt")[:2 if has_strings else 1]:
             out.write(open(os.path.join(GOLDEN, "text", name), encoding="utf-8").read())
-        for text in golden_strings()[:60]:
+        for text in golden_strings()[:60 if has_strings else 0]:
             out.write(text.replace("\0", "") + "\n")
     sentencepiece.SentencePieceTrainer.train(
-        input=corpus, model_prefix=os.path.join(folder, "m"), vocab_size=900, model_type="bpe", byte_fallback=True,
+        input=corpus, model_prefix=os.path.join(folder, "m"), vocab_size=vocab_size, model_type="bpe", byte_fallback=True,
         normalization_rule_name="identity", remove_extra_whitespaces=False, split_digits=True, character_coverage=0.99,
         allow_whitespace_only_pieces=True, num_threads=1, minloglevel=2, control_symbols=CONTROL, user_defined_symbols=TAKEN)
     proto = import_protobuf().ModelProto()
