@@ -43,8 +43,9 @@ void forward_destroy(struct forward *forward);
 void forward_set_comm(struct forward *forward, const struct comm_ops *comm_ops, struct comm *comm);
 
 /* Runs one step: all layers for step->n_rows rows, logits for the listed rows. Collective over ranks. Allocates nothing.
- * A plan is used when there is one for the row count and every row asks for its logits (decode and verify steps); the bits
- * of a row are the same either way, and whatever the other rows are. times may be NULL. */
+ * A plan is used when there is one for the row count and every row asks for its logits (decode and verify steps). On a CPU, and
+ * with kn_options.deterministic, the bits of a row are the same either way, and whatever the other rows are; else the row count
+ * chooses the kernels (a filled-up plan's row count is its own), and they alone move the last bits. times may be NULL. */
 enum status forward_step(struct forward *forward, const struct step *step, struct forward_times *times, struct err *err);
 
 /* --- Steps on a backend with memory of its own, which samples by itself (world 1) ----------------------------------------------

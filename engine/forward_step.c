@@ -96,8 +96,10 @@ static enum status run(struct forward *forward, const struct step *step, bool *p
 	*planned = plan != NULL;
 	if (plan)
 		return forward->options.kn->plan_run(forward->backend, plan->plan, err);
+	/* Where every row asks, the head takes them as they lie, as a plan does: the same operations, so the same bits. */
+	const int32_t *row_index = n_logits == n_rows ? NULL : forward->step.logit_rows;
 	forward->eager_reduction.n_rows = n_rows;
-	return forward_operations(forward, &forward->eager_reduction, forward->step.logit_rows, n_logits, err);
+	return forward_operations(forward, &forward->eager_reduction, row_index, n_logits, err);
 }
 
 static enum status step_on_host(struct forward *forward, const struct step *step, struct forward_times *times, struct err *err)

@@ -9,20 +9,20 @@ out=${2:?usage: dist-gpu.sh BUILD_DIR OUT_DIR}
 rm -rf "$out"
 mkdir -p "$out"
 
-for program in "$build"/cuda/*; do
-	[ -f "$program" ] && [ -x "$program" ] && [[ $program != *.so* ]] && cp "$program" "$out/"
-done
+find "$build/cuda" -maxdepth 1 -type f -executable -exec cp {} "$out/" \;
 strip "$out"/*
 
 # What the driver, the CUDA image and every Linux have stays out.
 provided='/(ld-linux.*|libc|libm|libdl|librt|libpthread|libresolv|libcuda|libcublas|libcublasLt|libcudart|libnccl|libnvidia-ml)\.so'
 for program in "$out"/*; do
-	[ -f "$program" ] && ldd "$program" | awk '$3 ~ /^\// { print $3 }'
-done | sort -u | grep -Ev "$provided" | while read -r library; do
+	ldd "$program" | awk '$3 ~ /^\// { print $3 }'
+done | sort -u | grep -Ev "$provided|/libverdict-cuda" | while read -r library; do
 	cp -L "$library" "$out/"
 done
 
-mkdir "$out/experiments"
+mkdir -p "$out/experiments" "$out/tools" "$out/tests/golden"
 cp experiments/h200-*.json experiments/schema.json "$out/experiments/"
+cp -R tests/golden/families "$out/tests/golden/" # what test_families_cuda reads, run from the bundle's folder
+cp tools/random_model.py tools/start_time.py tools/bench_transformers.py "$out/tools/"
 cp tools/gpu-run.sh "$out/run.sh"
 du -sh "$out"

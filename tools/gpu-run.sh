@@ -1,13 +1,23 @@
 #!/usr/bin/env bash
 # Runs the tests, the measurements or the experiments of a GPU bundle on the machine it lies on, and writes what came of them as JSON.
-# usage: run.sh test|bench|experiments [OUT_DIR]      (OUT_DIR: default the bundle's folder; exit code 0 when all went well)
+# usage: run.sh WHAT [OUT_DIR]      (OUT_DIR: default the bundle's folder; exit code 0 when all went well)
+#   test         every GPU test: gpu-test.json
+#   sanitize     the GPU tests under compute-sanitizer, all at once, each for LIMIT_S seconds at most (default 90) with TOOL (default
+#                memcheck; or racecheck, initcheck, synccheck): gpu-sanitize.json
+#   bench        steps, the GEMM library alone beside them, and speed through HTTP: gpu-bench.json
+#   start        an 8B folder in the page cache, from the start of the server to the first token: gpu-start.json (15 GB of memory, numpy)
+#   peers        SmolLM2-135M's shape beside compiled transformers: gpu-peers.json (torch, transformers)
+#   experiments  experiments/h200-*.json, or those that ONLY names, each as a record (QUICK=1: a first look)
 set -uo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
-what=${1:?usage: run.sh test|bench|experiments [OUT_DIR]}
+what=${1:-}
 out=$(mkdir -p "${2:-$here}" && cd "${2:-$here}" && pwd)
 cd "$here" || exit 1
+script=$here/${0##*/}
 port=${PORT:-8139}
+limit_s=${LIMIT_S:-90}
+tool=${TOOL:-memcheck}
 
 machine() {
 	nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null | head -n 1 ||
@@ -37,6 +47,44 @@ run_tests() {
 	[ "$failed" -eq 0 ]
 }
 
+# --- sanitize -------------------------------------------------------------------------------------------------------
+
+# Lines by which compute-sanitizer tells an error in a kernel.
+findings='^========= (Invalid|Misaligned|Uninitialized|Error|Warning: Race|Race|Barrier|Divergent|Program hit)'
+
+sanitize_one() { # PROGRAM LOG
+	timeout --kill-after=5 "$limit_s" compute-sanitizer --tool "$tool" "$1" >"$2" 2>&1 </dev/null
+	echo "status $?" >>"$2"
+}
+
+run_sanitizer() {
+	local failed=0 rows="" program name log tests errors state
+	command -v compute-sanitizer >/dev/null || { echo "compute-sanitizer is not installed"; return 1; }
+	for program in ./test_*; do
+		sanitize_one "$program" "$out/$tool-${program#./}.log" &
+	done
+	wait
+	for program in ./test_*; do
+		name=${program#./}
+		log=$out/$tool-$name.log
+		tests=$(grep -E '^\[       OK \]' "$log" | awk '{ printf "%s\"%s\"", n++ ? "," : "", $4 }')
+		errors=$(grep -cE "$findings" "$log")
+		case $(tail -n 1 "$log") in
+		"status 0") state=finished ;;
+		"status 124" | "status 137") state="cut off after $limit_s s" ;;
+		*) state=failed; failed=1 ;;
+		esac
+		grep -q 'Device not supported' "$log" && state="refused by this machine" && failed=1
+		[ "$errors" -ne 0 ] && failed=1 && grep -A6 -m 3 -E "$findings" "$log"
+		[ "$state" = failed ] && grep -vE '^\[ (RUN|      OK) | info ' "$log" | tail -n 12
+		printf '%-22s %-28s %3d errors; ran whole: %s\n' "$name" "$state" "$errors" "${tests:-none}"
+		rows+="${rows:+,}{\"program\":\"$name\",\"state\":\"$state\",\"errors\":$errors,\"tests\":[$tests]}"
+	done
+	printf '{"machine":"%s","kernel":"%s","engine":"%s","tool":"%s","programs":[%s]}\n' "$(machine)" "$(uname -r)" \
+		"$(./verdict-engine --version)" "$tool" "$rows" >"$out/gpu-sanitize-$tool.json"
+	return $failed
+}
+
 # --- bench ----------------------------------------------------------------------------------------------------------
 
 server=
@@ -57,8 +105,6 @@ stop_server() {
 	[ -n "$server" ] && kill -TERM "$server" 2>/dev/null && wait "$server" 2>/dev/null
 	server=
 }
-trap stop_server EXIT
-
 rows=
 bench_row() { # MODEL CONCURRENCY OUTPUT_TOKENS and more of verdict bench
 	local model=$1 concurrency=$2 tokens=$3 json
@@ -69,21 +115,91 @@ bench_row() { # MODEL CONCURRENCY OUTPUT_TOKENS and more of verdict bench
 	rows+="${rows:+,}{\"model\":\"$model\",\"concurrency\":$concurrency,\"bench\":$json}"
 }
 
+# A folder for models made here: in memory where that has room.
+models=
+make_models_folder() { # GIGABYTES
+	local place=/dev/shm
+	[ "$(df --output=avail -B 1G $place 2>/dev/null | tail -n 1)" -ge "$1" ] 2>/dev/null || place=${TMPDIR:-/tmp}
+	models=$(mktemp -d "$place/verdict-models-XXXXXX")
+}
+forget_models() {
+	[ -n "$models" ] && rm -rf "$models"
+	models=
+}
+trap 'stop_server; forget_models' EXIT
+
+bench_shape() { # NAME MODEL GRAPH_MAX_BS CONCURRENCY...
+	local name=$1 model=$2 cap=$3 status=0 n
+	shift 3
+	start_server "$model" --max-num-seqs "$cap" --graph-max-bs "$cap" --max-model-len 2048 || return 1
+	for n in "$@"; do
+		bench_row "$name" "$n" 256 || status=1
+	done
+	[ "$name" = llama-1b-bf16 ] && { bench_row "$name, temperature 0.8" 1 256 --temperature 0.8 || status=1; }
+	stop_server
+	return $status
+}
+
+# JSON files, each as a member named like its file.
+members() {
+	local file
+	for file in "$@"; do
+		[ -s "$file" ] && printf ',"%s":%s' "$(basename "$file" .json)" "$(cat "$file")"
+	done
+}
+
 run_benches() {
-	local status=0 shape
+	local status=0 shape kind
+	rm -f "$out"/bench-*.json
+	./bench_gemms 8b --json "$out/bench-gemms-8b.json" || status=1
 	for shape in 8b 1b 135m; do
-		./bench_step $shape cuda 50 | tee "$out/bench-step-$shape.txt" || status=1
+		./bench_step $shape cuda 50 --json "$out/bench-step-$shape.json" || status=1
 	done
-	for shape in llama-8b-bf16 llama-1b-bf16 smollm2-135m-bf16; do
-		start_server "shape:$shape" --max-num-seqs 128 --graph-max-bs 128 --max-model-len 2048 || { status=1; continue; }
-		bench_row $shape 1 256 || status=1
-		bench_row $shape 1 256 --temperature 0.8 || status=1
-		for n in 8 32 128; do
-			bench_row $shape $n 256 || status=1
-		done
-		stop_server
+	bench_shape llama-8b-bf16 shape:llama-8b-bf16 128 1 8 32 128 || status=1
+	bench_shape llama-1b-bf16 shape:llama-1b-bf16 32 1 32 || status=1
+	bench_shape smollm2-135m-bf16 shape:smollm2-135m-bf16 32 1 || status=1
+	for kind in q8_0 q4_k_m; do
+		bench_shape llama-8b-$kind shape:llama-8b-$kind 32 1 8 || status=1
 	done
-	printf '{"machine":"%s","engine":"%s","rows":[%s]}\n' "$(machine)" "$(./verdict-engine --version)" "$rows" >"$out/gpu-bench.json"
+	make_models_folder 12
+	if python3 tools/random_model.py llama-8b fp8-row "$models/fp8" --fp8-head; then
+		bench_shape llama-8b-fp8 "$models/fp8" 32 1 8 || status=1
+	else
+		echo "llama-8b-fp8: left out, its folder could not be made (Python with numpy, 9 GB)"
+	fi
+	forget_models
+	printf '{"machine":"%s","engine":"%s","date":"%s","rows":[%s]%s}\n' "$(machine)" "$(./verdict-engine --version)" \
+		"$(date -u +%F)" "$rows" "$(members "$out"/bench-*.json)" >"$out/gpu-bench.json"
+	return $status
+}
+
+# --- start ----------------------------------------------------------------------------------------------------------
+
+run_starts() {
+	local status=0 switches="--max-num-seqs 32 --graph-max-bs 32 --max-model-len 2048"
+	make_models_folder 18
+	python3 tools/random_model.py llama-8b bf16 "$models/8b" || return 1
+	echo "a folder just written, in $models:"
+	# shellcheck disable=SC2086
+	python3 tools/start_time.py --json "$out/start-folder.json" -- ./verdict-engine serve --model "$models/8b" $switches || status=1
+	forget_models
+	echo "weights made up:"
+	# shellcheck disable=SC2086
+	python3 tools/start_time.py --json "$out/start-dummy.json" -- \
+		./verdict-engine serve --model llama-8b-bf16 --load-format dummy $switches || status=1
+	printf '{"machine":"%s","engine":"%s","date":"%s"%s}\n' "$(machine)" "$(./verdict-engine --version)" "$(date -u +%F)" \
+		"$(members "$out"/start-*.json)" >"$out/gpu-start.json"
+	return $status
+}
+
+# --- peers ----------------------------------------------------------------------------------------------------------
+
+run_peers() {
+	local status=0
+	python3 tools/bench_transformers.py --json "$out/peer-transformers.json" ${WAIT_FOR:+--wait-for "$WAIT_FOR"} || status=1
+	bench_shape smollm2-135m-bf16 shape:smollm2-135m-bf16 32 1 || status=1
+	printf '{"machine":"%s","engine":"%s","date":"%s","rows":[%s]%s}\n' "$(machine)" "$(./verdict-engine --version)" \
+		"$(date -u +%F)" "$rows" "$(members "$out"/peer-*.json)" >"$out/gpu-peers.json"
 	return $status
 }
 
@@ -91,7 +207,8 @@ run_benches() {
 
 run_experiments() {
 	local status=0 file id=0
-	for file in experiments/h200-*.json; do
+	rm -f "$out/gpu-results.db"*
+	for file in ${ONLY:-experiments/h200-*.json}; do
 		timeout 1500 ./verdict run "$file" --db "$out/gpu-results.db" ${QUICK:+--quick} || status=1
 		id=$((id + 1))
 		./verdict export $id --db "$out/gpu-results.db" >"$out/$(basename "$file")" || status=1
@@ -101,7 +218,10 @@ run_experiments() {
 
 case $what in
 test) run_tests ;;
+sanitize) run_sanitizer ;;
 bench) run_benches ;;
+start) run_starts ;;
+peers) run_peers ;;
 experiments) run_experiments ;;
-*) echo "usage: run.sh test|bench|experiments [OUT_DIR]" >&2; exit 2 ;;
+*) sed -n '3,11s/^# //p' "$script" >&2; exit 2 ;;
 esac

@@ -1,10 +1,11 @@
-# GPU side: the CUDA backend as one library, and programs linked with it under build/cuda/. Included by the Makefile.
+# GPU side: the CUDA backend as one shared library, and programs that find it beside them under build/cuda/. Included by the Makefile.
 # Machine code for Hopper, PTX for newer chips, machine code for one older generation.
 
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(NVCC))
 CUDA_ARCHS ?= -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90 -gencode arch=compute_90,code=compute_90
-NVCC_FLAGS = -std=c++17 -O3 -lineinfo -I. $(CUDA_ARCHS) -Xcompiler -Wall,-Wextra,-Wno-missing-field-initializers
-CUDA_LIBS := -L$(CUDA_HOME)/lib64 -Wl,--disable-new-dtags,-rpath,'$$ORIGIN' -Wl,-rpath,$(CUDA_HOME)/lib64 -lcublasLt -lcudart_static -lstdc++ -ldl -lrt
+NVCC_FLAGS = -std=c++17 -O3 -lineinfo -I. $(CUDA_ARCHS) -Xcompiler -fPIC,-Wall,-Wextra,-Wno-missing-field-initializers
+CUDA_LIBS := -L$(CUDA_HOME)/lib64 -lcublasLt -lcudart_static -lstdc++ -ldl -lrt
+CUDA_RPATH := -Wl,--disable-new-dtags,-rpath,'$$ORIGIN' -Wl,-rpath,$(CUDA_HOME)/lib64
 
 # Sources named *_hopper.cu use instructions that exist on sm_90a alone; other GPUs never get to them.
 $(B)/obj/kernels/cuda/%_hopper.o: override CUDA_ARCHS := -gencode arch=compute_90a,code=sm_90a
@@ -16,29 +17,36 @@ $(B)/obj/kernels/cuda/%.o: kernels/cuda/%.cu $(wildcard kernels/cuda/*.cuh) kern
 	@echo "NVCC  $<"
 	$(Q)$(NVCC) $(NVCC_FLAGS) -c $< -o $@
 
-$(B)/libcuda-backend.a: $(CUDA_OBJ)
+# One copy of the machine code for all programs. What it takes from base/ and kernels/ the program that loads it gives.
+CUDA_BACKEND := $(B)/cuda/libverdict-cuda.so
+$(CUDA_BACKEND): $(CUDA_OBJ)
+	@mkdir -p $(@D)
+	@echo "LD    $@"
+	$(Q)$(CC) -shared -Wl,-soname,$(@F) $(LDFLAGS) $^ $(CUDA_LIBS) $(CUDA_RPATH) -o $@
 
 # verdict-engine with the GPU backend: the same objects, but for the one that lists the backends.
 $(B)/obj/cuda/device.o: engine/device.c
 	@mkdir -p $(@D)
 	@echo "CC    $< (CUDA)"
 	$(Q)$(CC) $(ALL_CFLAGS) -DVERDICT_CUDA -c $< -o $@
-$(B)/cuda/verdict-engine: $(B)/obj/engine/main.o $(B)/obj/cuda/device.o $(B)/libengine.a $(B)/libcuda-backend.a $(B)/libkernels.a \
+$(B)/cuda/verdict-engine: $(B)/obj/engine/main.o $(B)/obj/cuda/device.o $(B)/libengine.a $(CUDA_BACKEND) $(B)/libkernels.a \
 		$(B)/libbase.a
 	@mkdir -p $(@D)
 	@echo "LD    $@"
-	$(Q)$(CC) $(ALL_LDFLAGS) $^ $(CUDA_LIBS) $(LIBS_ENGINE) -o $@
+	$(Q)$(CC) $(ALL_LDFLAGS) $^ $(CUDA_RPATH) $(LIBS_ENGINE) -o $@
 
 # Programs of tests/gpu/ run on a machine with a GPU; here they are only built.
 GPU_TOOL_SRC := $(wildcard tests/gpu/*.c)
 GPU_TOOLS := $(patsubst tests/gpu/%.c,$(B)/cuda/%,$(GPU_TOOL_SRC))
+# The yardstick calls the GEMM library itself.
 $(B)/obj/tests/gpu/bench_gemms.o: ALL_CFLAGS += -isystem $(CUDA_HOME)/include
+$(B)/cuda/bench_gemms: GPU_TOOL_LIBS = $(CUDA_LIBS)
 $(GPU_TOOLS): $(B)/cuda/%: $(B)/obj/tests/gpu/%.o $(B)/obj/cuda/device.o $(B)/libtestsupport.a $(B)/libengine.a \
-		$(B)/libcuda-backend.a $(B)/libkernels.a \
-		$(B)/libbase.a
+		$(CUDA_BACKEND) $(B)/libkernels.a $(B)/libbase.a
 	@mkdir -p $(@D)
 	@echo "LD    $@"
-	$(Q)$(CC) $(ALL_LDFLAGS) $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(CUDA_LIBS) -Wl,--as-needed $(LIBS_TEST) -o $@
+	$(Q)$(CC) $(ALL_LDFLAGS) $(filter %.o,$^) $(CUDA_BACKEND) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(CUDA_RPATH) \
+		$(GPU_TOOL_LIBS) -Wl,--as-needed $(LIBS_TEST) -o $@
 -include $(B)/obj/cuda/device.d $(patsubst %.c,$(B)/obj/%.d,$(GPU_TOOL_SRC))
 
 .PHONY: cuda

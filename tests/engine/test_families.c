@@ -64,7 +64,7 @@ static void a_gguf_file_of_the_same_weights_gives_the_same_logits(void **state)
 		int fd = mkstemp(path);
 		assert_true(fd >= 0);
 		close(fd);
-		gguf_twin_write(golden_family_path(golden_families[i], folder), path);
+		gguf_twin_write(golden_family_path(golden_families[i], folder), false, path);
 		check(golden_family_distances(golden_families[i], path, &run, NEAR_TIE_F32).fp32, ERROR_F32 + ERROR_TWIN,
 			golden_families[i], "GGUF file");
 		unlink(path);
@@ -221,7 +221,7 @@ static void texts_of_sentencepiece_models_go_on_as_with_transformers(void **stat
 		int fd = mkstemp(path);
 		assert_true(fd >= 0);
 		close(fd);
-		gguf_twin_write(golden_family_path(families[i], folder), path);
+		gguf_twin_write(golden_family_path(families[i], folder), false, path);
 		assert_int_equal(json_count(texts), 3);
 		for (size_t t = 0; t < 3; t++) {
 			expect_continuation(folder, json_at(texts, t));

@@ -67,28 +67,48 @@ static uint8_t *permuted(const struct model_tensor *tensor, int head_dim, size_t
 	return out;
 }
 
-static void put_part(
-	const struct source *source, const struct model_config *config, int layer, enum model_part part, struct gguf_build *build)
+/* Where a file is made. */
+struct twin {
+	const struct source *source;
+	const struct model_config *config;
+	bool as_f32;
+	struct gguf_build *build;
+};
+
+static void put_tensor(const struct twin *twin, const char *name, const struct model_tensor *tensor, const void *data, size_t bytes)
+{
+	int64_t dims[2] = {model_tensor_cols(tensor), model_tensor_rows(tensor)}, elements = dims[0] * dims[1];
+	if (!twin->as_f32) {
+		gguf_build_tensor(twin->build, name, (uint32_t)tensor->dtype, tensor->n_dims, dims, data, bytes);
+		return;
+	}
+	float *values = mem_calloc((size_t)elements, sizeof *values);
+	dtype_dequantize(tensor->dtype, data, values, elements);
+	gguf_build_tensor(twin->build, name, DTYPE_F32, tensor->n_dims, dims, values, (size_t)elements * sizeof *values);
+	mem_free(values);
+}
+
+static void put_part(const struct twin *twin, int layer, enum model_part part)
 {
 	static const char *const parts[MODEL_PARTS] = {"attn_norm.weight", "attn_q.weight", "attn_k.weight", "attn_v.weight",
 		"attn_q.bias", "attn_k.bias", "attn_v.bias", "attn_q_norm.weight", "attn_k_norm.weight", "attn_output.weight",
 		"ffn_norm.weight", "ffn_gate.weight", "ffn_up.weight", "ffn_down.weight", "token_embd.weight", "output_norm.weight",
 		"output.weight"};
+	const struct model_config *config = twin->config;
 	struct model_tensor tensor;
 	char name[96];
 	uint64_t bytes;
 	if (!model_has_part(config, part))
 		return;
-	assert_true(source->ops->find(source, layer, part, &tensor));
+	assert_true(twin->source->ops->find(twin->source, layer, part, &tensor));
 	assert_true(dtype_bytes(tensor.dtype, model_tensor_rows(&tensor) * model_tensor_cols(&tensor), &bytes));
-	int64_t dims[2] = {model_tensor_cols(&tensor), model_tensor_rows(&tensor)};
 	if (part < MODEL_LAYER_PARTS)
 		snprintf(name, sizeof name, "blk.%d.%s", layer, parts[part]);
 	else
 		snprintf(name, sizeof name, "%s", parts[part]);
 	bool permutes = strcmp(arch_of(config), "llama") == 0 && (part == MODEL_Q || part == MODEL_K);
 	uint8_t *copy = permutes ? permuted(&tensor, config->head_dim, (size_t)bytes) : NULL;
-	gguf_build_tensor(build, name, (uint32_t)tensor.dtype, tensor.n_dims, dims, copy ? copy : tensor.data, (size_t)bytes);
+	put_tensor(twin, name, &tensor, copy ? copy : tensor.data, (size_t)bytes);
 	mem_free(copy);
 }
 
@@ -128,7 +148,7 @@ static void put_tokenizer(const char *path, struct gguf_build *build)
 	gguf_close(&gguf);
 }
 
-void gguf_twin_write(const char *folder, const char *path)
+void gguf_twin_write(const char *folder, bool as_f32, const char *path)
 {
 	struct source source;
 	struct model_config config;
@@ -136,16 +156,17 @@ void gguf_twin_write(const char *folder, const char *path)
 	struct gguf_build build = {0};
 	if (source_open(folder, &source, &err) != STATUS_OK || model_config_read(&source, &config, &err) != STATUS_OK)
 		fail_msg("%s", err.text);
+	const struct twin twin = {.source = &source, .config = &config, .as_f32 = as_f32, .build = &build};
 	put_keys(&config, &build);
 	char vocabulary[256];
 	snprintf(vocabulary, sizeof vocabulary, "%s/vocabulary.gguf", folder);
 	if (access(vocabulary, R_OK) == 0)
 		put_tokenizer(vocabulary, &build);
 	for (int part = MODEL_LAYER_PARTS; part < MODEL_PARTS; part++)
-		put_part(&source, &config, -1, (enum model_part)part, &build);
+		put_part(&twin, -1, (enum model_part)part);
 	for (int layer = 0; layer < config.n_layers; layer++)
 		for (int part = 0; part < MODEL_LAYER_PARTS; part++)
-			put_part(&source, &config, layer, (enum model_part)part, &build);
+			put_part(&twin, layer, (enum model_part)part);
 	const int64_t dims[1] = {config.head_dim / 2};
 	if (config.has_rope_factors)
 		gguf_build_tensor(&build, "rope_freqs.weight", DTYPE_F32, 1, dims, config.rope_factors,

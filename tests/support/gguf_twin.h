@@ -2,8 +2,10 @@
 #ifndef TESTS_SUPPORT_GGUF_TWIN_H
 #define TESTS_SUPPORT_GGUF_TWIN_H
 
-/* Writes path; fails the running test when it cannot. For families whose files have no scales. The tokenizer is that of the
- * folder's vocabulary.gguf; without one there is none. */
-void gguf_twin_write(const char *folder, const char *path);
+#include <stdbool.h>
+
+/* Writes path, the weights in their type or as F32; fails the running test when it cannot. For families whose files have no scales.
+ * The tokenizer is that of the folder's vocabulary.gguf; without one there is none. */
+void gguf_twin_write(const char *folder, bool as_f32, const char *path);
 
 #endif
