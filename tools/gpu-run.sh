@@ -3,7 +3,7 @@
 # usage: run.sh WHAT [OUT_DIR]      (OUT_DIR: default the bundle's folder; exit code 0 when all went well)
 #   test         every GPU test: gpu-test.json
 #   sanitize     the GPU tests under compute-sanitizer, all at once, each for LIMIT_S seconds at most (default 90) with TOOL (default
-#                memcheck; or racecheck, initcheck, synccheck): gpu-sanitize.json
+#                memcheck; or racecheck, initcheck, synccheck): gpu-sanitize-TOOL.json
 #   bench        steps, the GEMM library alone beside them, and speed through HTTP: gpu-bench.json
 #   start        an 8B folder in the page cache, from the start of the server to the first token: gpu-start.json (15 GB of memory, numpy)
 #   peers        SmolLM2-135M's shape beside compiled transformers: gpu-peers.json (torch, transformers)
@@ -53,7 +53,7 @@ run_tests() {
 findings='^========= (Invalid|Misaligned|Uninitialized|Error|Warning: Race|Race|Barrier|Divergent|Program hit)'
 
 sanitize_one() { # PROGRAM LOG
-	timeout --kill-after=5 "$limit_s" compute-sanitizer --tool "$tool" "$1" >"$2" 2>&1 </dev/null
+	timeout --kill-after=5 "$limit_s" compute-sanitizer --tool "$tool" "$1" few >"$2" 2>&1 </dev/null
 	echo "status $?" >>"$2"
 }
 
@@ -206,9 +206,11 @@ run_peers() {
 # --- experiments ----------------------------------------------------------------------------------------------------
 
 run_experiments() {
-	local status=0 file id=0
+	local status=0 file id=0 model
 	rm -f "$out/gpu-results.db"*
 	for file in ${ONLY:-experiments/h200-*.json}; do
+		model=$(grep -oE '"models/[^"]+"' "$file" | tr -d '"')
+		[ -n "$model" ] && [ ! -f "$model" ] && { echo "$file: left out, $model is not here"; continue; }
 		timeout 1500 ./verdict run "$file" --db "$out/gpu-results.db" ${QUICK:+--quick} || status=1
 		id=$((id + 1))
 		./verdict export $id --db "$out/gpu-results.db" >"$out/$(basename "$file")" || status=1

@@ -6,56 +6,23 @@
 
 #include <cmocka.h>
 
-#include "base/file.h"
-#include "base/json.h"
 #include "base/mem.h"
 #include "engine/sampler.h"
-#include "tests/support/forward_run.h"
+#include "tests/support/golden_logits.h"
 #include "tests/support/real_model.h"
 #include "tests/support/requantise.h"
 #include "tests/support/sizes.h"
-
-#define GOLDEN_BYTES_MAX ((size_t)4 << 20)
-#define TOKENS_MAX 1024
-#define BATCH 4 /* cases in one run: what struct forward_run has room for */
 
 /* Allowed distances from the reference. Measured: 8.4e-4 and 0.0033 with F32 keys and values, 1.2e-3 and 0.0087 with F16. Each
  * rounding switched on alone in an fp64 run of the reference, over ten other prompts: F16 keys cost up to 2.0e-3, F16 values
  * 5.6e-4, activations rounded to 16 bits for quantised weights 5.7e-4 (the same for each kind of matrix: this model's first
  * position has values 20000 times the others'), fp32 itself 2e-5. A file of F16 weights, whose activations are not rounded, is
  * within 7e-6 with F32 keys and values. */
-struct bounds {
-	double relative; /* ||ours - theirs|| / ||theirs|| */
-	double top; /* |ours - theirs| of each of the highest logits */
-};
-static const struct bounds bounds_f32_kv = {1.2e-3, 0.006}, bounds_f16_kv = {2e-3, 0.02};
+static const struct golden_bounds bounds_f32_kv = {1.2e-3, 0.006}, bounds_f16_kv = {2e-3, 0.02};
 
 #define ERROR_RANKS \
 	5e-4 /* relative, several ranks against one: another order of sums, amplified where activations and keys round */
 #define NEAR_TIE 0.04 /* logits closer than this may come out in another order: twice the largest distance above */
-
-static struct json *golden(const char *name)
-{
-	struct text path = {0}, text = {0};
-	struct json *root = NULL;
-	struct err err = {0};
-	text_printf(&path, "tests/golden/logits/%s", name);
-	if (file_read(text_str(&path), GOLDEN_BYTES_MAX, &text, &err) != STATUS_OK ||
-		json_parse(text_str(&text), text.len, text_str(&path), &root, &err) != STATUS_OK)
-		fail_msg("%s", err.text);
-	text_release(&path);
-	text_release(&text);
-	return root;
-}
-
-static int ids_of(const struct json *array, int32_t ids[TOKENS_MAX])
-{
-	int count = (int)json_count(array);
-	assert_in_range(count, 1, TOKENS_MAX);
-	for (int i = 0; i < count; i++)
-		ids[i] = (int32_t)json_int(json_at(array, (size_t)i), -1);
-	return count;
-}
 
 /* Logits of the last position, in the order of the file's sample and top lists. */
 struct last_logits {
@@ -76,86 +43,15 @@ static struct last_logits run_case(const struct forward_run *settings, const int
 	return logits;
 }
 
-struct golden_error {
-	double relative; /* over the stored sample of all logits */
-	double top; /* largest difference among the stored highest ones */
-};
-
-static struct golden_error golden_error(const struct json *golden_case, int stride, const float *logits)
-{
-	const struct json *sample = json_get(golden_case, "sample"), *top = json_get(golden_case, "top");
-	double difference = 0, size = 0;
-	struct golden_error error = {0};
-	for (size_t i = 0; i < json_count(sample); i++) {
-		double theirs = json_number(json_at(sample, i), NAN), ours = (double)logits[i * (size_t)stride];
-		difference += (ours - theirs) * (ours - theirs);
-		size += theirs * theirs;
-	}
-	error.relative = sqrt(difference / size);
-	for (size_t i = 0; i < json_count(top); i++) {
-		const struct json *pair = json_at(top, i);
-		double theirs = json_number(json_at(pair, 1), NAN), ours = (double)logits[json_int(json_at(pair, 0), 0)];
-		error.top = fmax(error.top, fabs(ours - theirs));
-	}
-	return error;
-}
-
-/* Runs up to BATCH cases at once, since loading the weights costs more than computing; *worst grows. */
-static void check_batch(const struct forward_run *settings, const struct json *const *cases, int count, int stride, int vocab,
-	struct bounds bounds, struct golden_error *worst)
-{
-	static int32_t ids[BATCH][TOKENS_MAX];
-	struct forward_run run = *settings;
-	float *logits[BATCH];
-	run.last_only = true;
-	run.n_sequences = count;
-	for (int c = 0; c < count; c++) {
-		run.tokens[c] = ids[c];
-		run.n_tokens[c] = ids_of(json_get(cases[c], "ids"), ids[c]);
-		logits[c] = mem_calloc((size_t)run.n_tokens[c] * (size_t)vocab, sizeof(float));
-	}
-	forward_run(&run, logits);
-	for (int c = 0; c < count; c++) {
-		const float *last = logits[c] + (size_t)(run.n_tokens[c] - 1) * (size_t)vocab;
-		struct golden_error error = golden_error(cases[c], stride, last);
-		if (!(error.relative < bounds.relative && error.top < bounds.top))
-			fail_msg("'%s': relative error %.3g, allowed %.3g; highest logits differ by %.3g, allowed %.3g",
-				json_text(json_get(cases[c], "name")), error.relative, bounds.relative, error.top, bounds.top);
-		worst->relative = fmax(worst->relative, error.relative);
-		worst->top = fmax(worst->top, error.top);
-		mem_free(logits[c]);
-	}
-}
-
-/* root holds the shape of what is stored, holder the cases. */
-static void check_cases(const char *what, const struct forward_run *settings, const struct json *root, const struct json *holder,
-	struct bounds bounds)
-{
-	const struct json *cases = json_get(holder, "cases"), *batch[BATCH];
-	int stride = (int)json_int(json_get(root, "stride"), 0), vocab = (int)json_int(json_get(root, "vocab"), 0), count = 0;
-	struct golden_error worst = {0};
-	for (size_t c = 0; c < json_count(cases); c++) {
-		const struct json *one = json_at(cases, c);
-		if (json_count(json_get(one, "ids")) <= SIZE_REAL_TOKENS_MAX)
-			batch[count++] = one;
-		if (count > 0 && (count == BATCH || c + 1 == json_count(cases))) {
-			check_batch(settings, batch, count, stride, vocab, bounds, &worst);
-			count = 0;
-		}
-	}
-	print_message("%s: largest relative error %.3g, largest difference among the highest logits %.3g\n", what, worst.relative,
-		worst.top);
-}
-
 static void logits_agree_with_transformers(void **state)
 {
 	struct forward_run run = forward_run_default(real_model_path());
-	struct json *root = golden("logits.json");
+	struct json *root = golden_logits_open("logits.json");
 	run.chunk = 256;
 	run.threads = 2;
-	check_cases("F32 keys and values", &run, root, root, bounds_f32_kv);
+	golden_logits_check("F32 keys and values", &run, root, root, bounds_f32_kv);
 	run.kv_type = KN_KV_F16;
-	check_cases("F16 keys and values", &run, root, root, bounds_f16_kv);
+	golden_logits_check("F16 keys and values", &run, root, root, bounds_f16_kv);
 	json_free(root);
 }
 
@@ -166,7 +62,7 @@ static void logits_agree_with_transformers(void **state)
 static const struct {
 	const char *name;
 	enum dtype dtype;
-	struct bounds bounds;
+	struct golden_bounds bounds;
 } types[4] = {
 	{"Q8_0", DTYPE_Q8_0, {4e-4, 0.004}},
 	{"Q4_0", DTYPE_Q4_0, {6e-4, 0.004}},
@@ -176,7 +72,7 @@ static const struct {
 
 static void logits_of_other_weight_types_agree_with_transformers(void **state)
 {
-	struct json *root = golden("types.json");
+	struct json *root = golden_logits_open("types.json");
 	for (size_t i = 0; i < SIZE_REAL_TYPES; i++) {
 		const struct json *golden_type = json_at(json_get(root, "types"), i);
 		struct requantised file = requantise(real_model_path(), types[i].dtype);
@@ -185,7 +81,7 @@ static void logits_of_other_weight_types_agree_with_transformers(void **state)
 		run.threads = 2;
 		assert_string_equal(json_text(json_get(golden_type, "type")), types[i].name);
 		assert_string_equal(file.digest, json_text(json_get(golden_type, "digest")));
-		check_cases(types[i].name, &run, root, golden_type, types[i].bounds);
+		golden_logits_check(types[i].name, &run, root, golden_type, types[i].bounds);
 		requantised_release(&file);
 	}
 	json_free(root);
@@ -193,43 +89,10 @@ static void logits_of_other_weight_types_agree_with_transformers(void **state)
 
 /* ---- greedy text ---- */
 
-static int32_t likeliest(const float *logits, int vocab)
-{
-	int32_t best = 0;
-	for (int32_t id = 1; id < vocab; id++)
-		if (logits[id] > logits[best])
-			best = id;
-	return best;
-}
-
-/* Each token of the reference's continuation must be ours too, given those before it, unless it was nearly a tie. */
-static void check_greedy(const struct forward_run *settings, const struct json *one, int vocab)
-{
-	const struct json *greedy = json_get(one, "greedy"), *margins = json_get(one, "margins");
-	int32_t ids[TOKENS_MAX];
-	int n = ids_of(json_get(one, "ids"), ids), made = (int)json_count(greedy);
-	for (int i = 0; i < made; i++)
-		ids[n + i] = (int32_t)json_int(json_at(greedy, (size_t)i), -1);
-	struct forward_run run = *settings;
-	float *logits = mem_calloc((size_t)(n + made) * (size_t)vocab, sizeof *logits);
-	run.n_sequences = 1;
-	run.tokens[0] = ids;
-	run.n_tokens[0] = n + made;
-	forward_run(&run, &logits);
-	for (int i = 0; i < made; i++) {
-		int32_t ours = likeliest(logits + (size_t)(n + i - 1) * (size_t)vocab, vocab);
-		double margin = json_number(json_at(margins, (size_t)i), 0);
-		if (ours != ids[n + i] && margin > NEAR_TIE)
-			fail_msg("'%s': token %d is %d, expected %d by a margin of %g", json_text(json_get(one, "name")), i, ours,
-				ids[n + i], margin);
-	}
-	mem_free(logits);
-}
-
 static void greedy_text_is_that_of_transformers_but_for_near_ties(void **state)
 {
 	struct forward_run run = forward_run_default(real_model_path());
-	struct json *root = golden("logits.json");
+	struct json *root = golden_logits_open("logits.json");
 	int vocab = (int)json_int(json_get(root, "vocab"), 0);
 	const struct json *cases = json_get(root, "cases");
 	run.chunk = 64;
@@ -238,10 +101,10 @@ static void greedy_text_is_that_of_transformers_but_for_near_ties(void **state)
 	for (size_t c = 0; c < json_count(cases); c++)
 		if (json_count(json_get(json_at(cases, c), "greedy")) &&
 			json_count(json_get(json_at(cases, c), "ids")) <= SIZE_REAL_TOKENS_MAX)
-			check_greedy(&run, json_at(cases, c), vocab);
+			golden_logits_check_greedy(&run, json_at(cases, c), vocab, NEAR_TIE);
 	run.world = 3;
 	run.threads = 1;
-	check_greedy(&run, json_at(cases, 2), vocab);
+	golden_logits_check_greedy(&run, json_at(cases, 2), vocab, NEAR_TIE);
 	json_free(root);
 }
 
@@ -251,10 +114,10 @@ static void ranks_agree_with_one_rank_on_the_real_model(void **state)
 {
 	static const int worlds[] = {2, 3, 9};
 	struct forward_run run = forward_run_default(real_model_path());
-	struct json *root = golden("logits.json");
+	struct json *root = golden_logits_open("logits.json");
 	const struct json *one = json_at(json_get(root, "cases"), 6);
-	int32_t ids[TOKENS_MAX];
-	int n = ids_of(json_get(one, "ids"), ids), vocab = (int)json_int(json_get(root, "vocab"), 0);
+	int32_t ids[GOLDEN_TOKENS_MAX];
+	int n = golden_logits_ids(json_get(one, "ids"), ids), vocab = (int)json_int(json_get(root, "vocab"), 0);
 	run.chunk = 64;
 	run.kv_type = KN_KV_F16;
 	struct last_logits alone = run_case(&run, ids, n, vocab);
@@ -308,9 +171,9 @@ static int count_other_draws(float *logits, const float *others, int n_rows, int
 static void ranks_sample_the_text_of_one_rank_but_for_near_ties(void **state)
 {
 	struct forward_run run = forward_run_default(real_model_path());
-	struct json *root = golden("logits.json");
-	int32_t ids[TOKENS_MAX];
-	int n = ids_of(json_get(json_at(json_get(root, "cases"), 3), "ids"), ids);
+	struct json *root = golden_logits_open("logits.json");
+	int32_t ids[GOLDEN_TOKENS_MAX];
+	int n = golden_logits_ids(json_get(json_at(json_get(root, "cases"), 3), "ids"), ids);
 	int vocab = (int)json_int(json_get(root, "vocab"), 0);
 	float *alone = mem_calloc((size_t)n * (size_t)vocab, sizeof *alone);
 	float *shared = mem_calloc((size_t)n * (size_t)vocab, sizeof *shared);

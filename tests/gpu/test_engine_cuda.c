@@ -21,6 +21,7 @@
 
 static const enum dtype types[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F32};
 #define TYPES (sizeof types / sizeof types[0])
+static size_t n_types = TYPES; /* fewer for a tool that watches every access */
 static char paths[TYPES][TINY_PATH_BYTES];
 
 static int set_up(void **state)
@@ -70,7 +71,7 @@ static void logits_have_the_same_bits_however_a_text_is_cut(void **state)
 	static const struct {
 		int chunk, graph_max_bs, n_sequences;
 	} cuts[] = {{1, 1, 1}, {7, 0, 1}, {7, 16, 1}, {16, 16, 1}, {61, 64, 1}, {LEN, 0, 1}, {5, 32, 4}, {40, 0, 3}};
-	for (size_t t = 0; t < TYPES; t++) {
+	for (size_t t = 0; t < n_types; t++) {
 		float *expected = mem_calloc((size_t)LEN * 288, sizeof *expected), *logits[4];
 		for (int s = 0; s < 4; s++)
 			logits[s] = mem_calloc((size_t)LEN * 288, sizeof(float));
@@ -147,7 +148,7 @@ static void check_same(const struct bed_run *plain, const struct bed_run *runs, 
 static void deterministic_texts_depend_on_nothing_but_their_request(void **state)
 {
 	struct bed_run *plain = mem_calloc(RUNS, sizeof *plain), *runs = mem_calloc(RUNS, sizeof *runs);
-	for (size_t t = 0; t < TYPES; t++) {
+	for (size_t t = 0; t < n_types; t++) {
 		struct engine_options options = options_for(paths[t]);
 		options.graph_max_bs = 0;
 		run_all(&options, false, plain);
@@ -215,7 +216,8 @@ static void memory_plans_of_the_gpu_say_which_way_to_move(void **state)
 	engine_destroy(engine);
 }
 
-int main(void)
+/* usage: test_engine_cuda [few] */
+int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(logits_have_the_same_bits_however_a_text_is_cut),
@@ -223,5 +225,7 @@ int main(void)
 		cmocka_unit_test(speculation_verifies_from_plans),
 		cmocka_unit_test(memory_plans_of_the_gpu_say_which_way_to_move),
 	};
+	if (argc > 1 && strcmp(argv[1], "few") == 0)
+		n_types = 1;
 	return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -10,13 +10,21 @@
 
 #include "base/file.h"
 
-const char *real_model_path(void)
+static const char *path_of_model(void)
 {
 	const char *path = getenv("VERDICT_MODEL");
+	return path && path[0] ? path : "models/SmolLM2-135M-Instruct.Q4_1.gguf";
+}
 
-	if (!path || !path[0])
-		path = "models/SmolLM2-135M-Instruct.Q4_1.gguf";
+const char *real_model_path(void)
+{
+	const char *path = path_of_model();
 	if (!file_exists(path))
 		fail_msg("the model '%s' is missing: run `make model`", path);
 	return path;
+}
+
+bool real_model_exists(void)
+{
+	return file_exists(path_of_model());
 }
