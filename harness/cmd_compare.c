@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "harness/cmd_common.h"
 #include "harness/commands.h"
+#include "harness/metric.h"
 #include "harness/report.h"
 #include "harness/report_format.h"
 #include "harness/stats.h"
@@ -68,24 +69,50 @@ static bool is_same(const struct json *a, const struct json *b)
 		json_same(json_get(a, "workload_hash"), json_get(b, "workload_hash"));
 }
 
-/* Means of ln(value) of the launches with the same setting and load as `like`; returns their number. */
-static size_t launch_means(const struct json *runs, const struct json *like, double *means)
+/* The launches of one side with one setting and load. */
+struct launches {
+	double *logs; /* of their means, see metric_mean_log */
+	size_t count, zeros;
+	double log_half; /* of the smallest half request */
+};
+
+/* Fills out with the launches that have the setting and load of `like`. */
+static void collect_launches(
+	const struct json *runs, const struct json *like, const struct metric_spec *metric, struct launches *out)
 {
-	size_t n = 0, in_launch = 0;
 	const struct json *last = NULL;
+	struct metric_mean mean = {0};
+	double requests = 0, seconds = 0;
+	*out = (struct launches){.logs = mem_calloc(json_count(runs) + 1, sizeof *out->logs), .log_half = NAN};
 	for (size_t i = 0; i < json_count(runs); i++) {
 		const struct json *run = json_at(runs, i);
 		if (!is_same(run, like))
 			continue;
 		if (!last || !json_same(json_get(last, "launch_id"), json_get(run, "launch_id"))) {
-			means[n++] = 0;
-			in_launch = 0;
+			mean = (struct metric_mean){0};
+			requests = seconds = 0;
+			out->count++;
 		}
-		in_launch++;
-		means[n - 1] += (log(json_number(json_get(run, "value"), NAN)) - means[n - 1]) / (double)in_launch;
+		metric_mean_add(&mean, metric, json_number(json_get(run, "value"), NAN));
+		requests += json_number(json_get(run, "requests"), 0);
+		seconds += json_number(json_get(run, "seconds"), 0);
+		out->logs[out->count - 1] = metric_mean_log(&mean, metric);
+		out->log_half = fmin(out->log_half, metric_log_half(metric, requests, seconds));
 		last = run;
 	}
-	return n;
+	for (size_t i = 0; i < out->count; i++)
+		out->zeros += isinf(out->logs[i]) != 0;
+}
+
+/* Puts log_half in the place of zeros; returns the mean of what the side gave, 0 when that was 0 throughout. */
+static double settle_zeros(struct launches *launches, double log_half)
+{
+	double mean = 0;
+	for (size_t i = 0; i < launches->count; i++) {
+		launches->logs[i] = isinf(launches->logs[i]) ? log_half : launches->logs[i];
+		mean += launches->logs[i] / (double)launches->count;
+	}
+	return launches->zeros == launches->count ? 0 : exp(mean);
 }
 
 static double to_percent(double log_difference)
@@ -93,30 +120,46 @@ static double to_percent(double log_difference)
 	return 100 * expm1(log_difference);
 }
 
+/* Zero against zero is no effect; against a zero that was there before nothing is a percentage (harness/README.md). */
+static void set_effect(struct json *row, const struct stats_difference *difference, bool from_zero, bool to_zero)
+{
+	double half = stats_student_quantile(1 - LEVEL / 2, difference->df) * difference->std_error;
+	double effect = to_percent(difference->difference), low = to_percent(difference->difference - half),
+	       high = to_percent(difference->difference + half);
+	if (from_zero && to_zero)
+		effect = low = high = 0;
+	else if (from_zero)
+		effect = low = high = NAN;
+	else if (to_zero)
+		effect = low = -100;
+	json_set(row, "effect_pct", json_new_number(effect));
+	json_set(row, "ci_low_pct", json_new_number(low));
+	json_set(row, "ci_high_pct", json_new_number(high));
+	json_set(row, "p", json_new_number(from_zero && to_zero ? 1 : difference->p));
+}
+
 static struct json *compare_setting(const struct side *old, const struct side *new, const struct json *like)
 {
-	double *a = mem_calloc(json_count(old->runs) + 1, sizeof *a), *b = mem_calloc(json_count(new->runs) + 1, sizeof *b);
-	size_t n_a = launch_means(old->runs, like, a), n_b = launch_means(new->runs, like, b);
+	const struct metric_spec *metric = metric_by_name(member(old, "experiment", "metric"));
+	struct launches a, b;
 	struct json *row = NULL;
-	if (n_a && n_b) {
-		struct stats_difference difference = stats_welch(a, n_a, b, n_b);
-		double half = stats_student_quantile(1 - LEVEL / 2, difference.df) * difference.std_error, mean = 0;
-		for (size_t i = 0; i < n_a; i++)
-			mean += a[i] / (double)n_a;
+	collect_launches(old->runs, like, metric, &a);
+	collect_launches(new->runs, like, metric, &b);
+	if (a.count && b.count) {
+		double log_half = fmin(a.log_half, b.log_half);
+		double from = settle_zeros(&a, log_half), to = settle_zeros(&b, log_half);
+		struct stats_difference difference = stats_welch(a.logs, a.count, b.logs, b.count);
 		row = json_new_object();
 		json_set(row, "setting", json_clone(json_get(like, "setting")));
 		json_set(row, "workload", json_clone(json_get(like, "workload")));
-		json_set(row, "old", json_new_number(exp(mean)));
-		json_set(row, "new", json_new_number(exp(mean + difference.difference)));
-		json_set(row, "effect_pct", json_new_number(to_percent(difference.difference)));
-		json_set(row, "ci_low_pct", json_new_number(to_percent(difference.difference - half)));
-		json_set(row, "ci_high_pct", json_new_number(to_percent(difference.difference + half)));
-		json_set(row, "p", json_new_number(difference.p));
-		json_set(row, "old_launches", json_new_integer((int64_t)n_a));
-		json_set(row, "new_launches", json_new_integer((int64_t)n_b));
+		json_set(row, "old", json_new_number(from));
+		json_set(row, "new", json_new_number(to));
+		set_effect(row, &difference, from == 0, to == 0);
+		json_set(row, "old_launches", json_new_integer((int64_t)a.count));
+		json_set(row, "new_launches", json_new_integer((int64_t)b.count));
 	}
-	mem_free(a);
-	mem_free(b);
+	mem_free(a.logs);
+	mem_free(b.logs);
 	return row;
 }
 
@@ -150,6 +193,10 @@ static void say_rows(const struct json *rows, const struct side *old, const stru
 		double low = number_of(row, "ci_low_pct"), high = number_of(row, "ci_high_pct");
 		text_printf(out, "  %s · %s: %.4g to %.4g, ", json_text(json_get(row, "setting")),
 			json_text(json_get(row, "workload")), number_of(row, "old"), number_of(row, "new"));
+		if (number_of(row, "old") == 0 && number_of(row, "new") > 0) {
+			text_append_str(out, "from 0, of which nothing is a percentage\n");
+			continue;
+		}
 		format_signed(out, number_of(row, "effect_pct"), 1);
 		if (isnan(low)) {
 			text_append_str(out, " %: too few launches to judge\n");

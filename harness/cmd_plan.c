@@ -179,7 +179,7 @@ static void append_order(struct text *out, const struct experiment *experiment)
 	text_append_str(out, "\norder\n");
 	for (int block = 0; block < experiment->protocol.blocks; block++) {
 		int count = plan_block(experiment, block, NULL, launches);
-		text_printf(out, "  block %d: ", block);
+		text_printf(out, "  block %d: ", block + 1);
 		for (int i = 0; i < count; i++)
 			text_printf(out, "%s%s", i ? ", " : "", experiment->arms[launches[i].arm].name);
 		text_append_char(out, '\n');

@@ -87,12 +87,41 @@ static void finish(struct comparison *out)
 		out->p = stats_student_two_sided_p(out->effect / out->std_error, out->df);
 }
 
-enum status compare_arms(
-	const struct stats_cell *cells, size_t n_cells, int n_arms, int n_blocks, struct comparison *out, struct err *err)
+/* The cells with log_half in place of ln(0). Returns how many there are. */
+static size_t settle_zeros(const struct stats_cell *cells, size_t n_cells, double log_half, struct stats_cell *out)
+{
+	size_t count = 0;
+	for (size_t i = 0; i < n_cells; i++) {
+		struct stats_cell cell = cells[i];
+		cell.y = isinf(cell.y) ? log_half : cell.y;
+		if (isfinite(cell.y))
+			out[count++] = cell;
+	}
+	return count;
+}
+
+static void mark_zero_arms(const struct stats_cell *cells, size_t n_cells, int n_arms, struct comparison *out, bool *left_out)
+{
+	for (int arm = 0; arm < n_arms; arm++) {
+		int own = 0, zeros = 0;
+		for (size_t i = 0; i < n_cells; i++) {
+			own += cells[i].arm == arm;
+			zeros += cells[i].arm == arm && isinf(cells[i].y);
+		}
+		out[arm] = (struct comparison){.zero = own && zeros == own};
+		left_out[arm] = arm && (out[arm].zero || out[0].zero);
+	}
+}
+
+enum status compare_arms(const struct stats_cell *given, size_t n_given, int n_arms, int n_blocks, double log_half,
+	struct comparison *out, struct err *err)
 {
 	bool *left_out = mem_calloc((size_t)n_arms, sizeof *left_out);
-	struct pool pool = {mem_calloc(n_cells ? n_cells : 1, sizeof *pool.cells), 0, {0}};
+	struct stats_cell *cells = mem_calloc(n_given + 1, sizeof *cells);
+	size_t n_cells = settle_zeros(given, n_given, log_half, cells);
+	struct pool pool = {mem_calloc(n_cells + 1, sizeof *pool.cells), 0, {0}};
 	enum status status = STATUS_OK;
+	mark_zero_arms(given, isnan(log_half) ? 0 : n_given, n_arms, out, left_out);
 	for (;;) { /* leaves out one arm per round */
 		fill_pool(&pool, cells, n_cells, left_out);
 		status = stats_two_way_fit(pool.cells, pool.n_cells, n_arms, n_blocks, &pool.fit, err);
@@ -104,7 +133,6 @@ enum status compare_arms(
 	}
 	for (int arm = 0; arm < n_arms && !status; arm++) {
 		double mean, sd;
-		out[arm] = (struct comparison){0};
 		out[arm].blocks = stats_paired(cells, n_cells, arm, n_blocks, &mean, &sd);
 		if (left_out[arm])
 			from_pairs(mean, sd, out[arm].blocks, &out[arm]);
@@ -114,6 +142,7 @@ enum status compare_arms(
 	}
 	stats_two_way_release(&pool.fit);
 	mem_free(pool.cells);
+	mem_free(cells);
 	mem_free(left_out);
 	return status;
 }

@@ -15,16 +15,20 @@
 #define COMPARE_NOISY_RATIO 4.0
 #define COMPARE_NOISY_LEVEL 0.01
 
-/* NaN where undefined. Effects are differences of ln(metric). */
+/* NaN where undefined. Effects are differences of ln(metric), where zero counts as what log_half of compare_arms says. */
 struct comparison {
 	int blocks; /* blocks in which both the arm and arm 0 have a cell */
 	double effect, std_error, df, p;
 	double sd; /* of one cell, pooled or the arm's own */
 	bool paired; /* judged by its own paired differences */
+	bool zero; /* every cell is 0 */
 };
 
-/* Fills out[n_arms]; out[0] describes arm 0 itself (effect 0). At most one cell per arm and block. */
-enum status compare_arms(
-	const struct stats_cell *cells, size_t n_cells, int n_arms, int n_blocks, struct comparison *out, struct err *err);
+/* Fills out[n_arms]; out[0] describes arm 0 itself (effect 0). At most one cell per arm and block.
+ *
+ * A cell of zero (y is -INFINITY) counts as log_half, the same for all, so that zero against zero is no effect; NaN: such cells do
+ * not count. Arms that are zero throughout tell nothing about noise and stay out of the pool; where arm 0 is, all others do. */
+enum status compare_arms(const struct stats_cell *cells, size_t n_cells, int n_arms, int n_blocks, double log_half,
+	struct comparison *out, struct err *err);
 
 #endif

@@ -124,8 +124,8 @@ int looks_winner(const struct experiment *experiment, const struct verdict_row *
 				continue;
 			helped = helped || row->verdict == VERDICT_HELPED;
 			spoilt = spoilt || row->verdict == VERDICT_HURT || row->verdict == VERDICT_FAILED;
-			double effect = log1p(row->effect_pct / 100);
-			gain += isfinite(effect) ? (experiment->rules.higher_is_better ? effect : -effect) : 0;
+			if (isfinite(row->log_effect))
+				gain += experiment->rules.higher_is_better ? row->log_effect : -row->log_effect;
 		}
 		if (helped && !spoilt && gain > best_gain) {
 			best = arm;

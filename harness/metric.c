@@ -68,13 +68,27 @@ double run_metric_by_name(const struct run_metrics *metrics, const char *name)
 	return value;
 }
 
-double metric_log(const struct metric_spec *spec, double value, double requests, double seconds)
+void metric_mean_add(struct metric_mean *mean, const struct metric_spec *spec, double value)
 {
-	if (value == 0 && spec->zero == METRIC_ZERO_HALF_OF_ALL)
-		value = 0.5 / requests;
-	else if (value == 0 && spec->zero == METRIC_ZERO_HALF_A_RATE)
-		value = 0.5 / seconds;
-	return value > 0 && isfinite(value) ? log(value) : NAN;
+	bool counts = spec->zero != METRIC_ZERO_IS_NONE;
+	if (!isfinite(value) || value < 0 || (value == 0 && !counts))
+		return;
+	mean->sum += counts ? value : log(value);
+	mean->count++;
+}
+
+double metric_mean_log(const struct metric_mean *mean, const struct metric_spec *spec)
+{
+	if (!mean->count)
+		return NAN;
+	double average = mean->sum / mean->count;
+	return spec->zero == METRIC_ZERO_IS_NONE ? average : log(average);
+}
+
+double metric_log_half(const struct metric_spec *spec, double requests, double seconds)
+{
+	double whole = spec->zero == METRIC_ZERO_HALF_OF_ALL ? requests : spec->zero == METRIC_ZERO_HALF_A_RATE ? seconds : NAN;
+	return whole > 0 && isfinite(whole) ? log(0.5 / whole) : NAN;
 }
 
 bool goodput_is_stated(const struct goodput_limits *limits)

@@ -62,7 +62,8 @@ enum {
 	METRIC_NEEDS_SHARING = 16 /* prompts that have something in common */
 };
 
-/* How a value of zero, which has no logarithm, enters a comparison: it does not, or as half a request, of all or over the time. */
+/* Whether zero, which has no logarithm, is a value of the metric. Where it is, the metric counts requests, and half a request (of
+ * all, or over the time) stands for zero beside launches that are above it. */
 enum metric_zero { METRIC_ZERO_IS_NONE, METRIC_ZERO_HALF_OF_ALL, METRIC_ZERO_HALF_A_RATE };
 
 struct metric_spec {
@@ -81,7 +82,17 @@ extern const size_t metric_specs_count;
 const struct metric_spec *metric_by_name(const char *name); /* by either spelling; NULL for unknown names */
 double run_metric_by_name(const struct run_metrics *metrics, const char *name); /* NaN for unknown names */
 
-/* ln(value) as comparisons take it; NaN when the value is none. requests and seconds are those of the run. */
-double metric_log(const struct metric_spec *spec, double value, double requests, double seconds);
+/* The mean of a metric over the runs of a launch: geometric; arithmetic where zero is a value, because counts add up.
+ * Zero-initialised. Values that are none are passed over. */
+struct metric_mean {
+	double sum;
+	int count;
+};
+void metric_mean_add(struct metric_mean *mean, const struct metric_spec *spec, double value);
+/* Its ln, as comparisons take it: -INFINITY when every run gave zero, NaN when none gave a value. */
+double metric_mean_log(const struct metric_mean *mean, const struct metric_spec *spec);
+
+/* ln of half a request, of so many or over so many seconds; NaN where zero is no value of the metric. */
+double metric_log_half(const struct metric_spec *spec, double requests, double seconds);
 
 #endif

@@ -146,12 +146,12 @@ void progress_step(struct progress *progress, const struct measure_progress *ste
 	draw(progress, step);
 }
 
-/* Geometric mean of the primary metric over the measured runs of the first workload that has any. */
+/* Mean of the primary metric over the measured runs of the first workload that has any. */
 static double launch_metric(const struct experiment *experiment, const struct launch_result *launch)
 {
 	const struct metric_spec *spec = metric_by_name(experiment->rules.metric);
-	double sum = 0;
-	int count = 0, workload = -1;
+	struct metric_mean mean = {0};
+	int workload = -1;
 	for (size_t i = 0; i < launch->n_runs; i++) {
 		const struct run_result *run = &launch->runs[i];
 		if (run->warmup || (workload >= 0 && run->workload != workload))
@@ -159,11 +159,9 @@ static double launch_metric(const struct experiment *experiment, const struct la
 		struct run_metrics metrics;
 		run_metrics_compute(run, workload_slots(&experiment->workloads[run->workload]), &metrics);
 		workload = run->workload;
-		sum += metric_log(spec, run_metric_by_name(&metrics, spec->name), (double)run->n_requests,
-			(double)(run->end_ns - run->begin_ns) / 1e9);
-		count++;
+		metric_mean_add(&mean, spec, run_metric_by_name(&metrics, spec->name));
 	}
-	return count ? exp(sum / count) : NAN;
+	return exp(metric_mean_log(&mean, spec));
 }
 
 static bool is_voided(const struct launch_result *launch)

@@ -15,7 +15,7 @@ static size_t collect(
 	size_t count = 0;
 	for (size_t i = 0; i < looks->n_cells; i++) {
 		const struct launch_cell *cell = &looks->cells[i];
-		bool good = cell->failure == FAILURE_NONE && !cell->voided && isfinite(cell->log_metric[workload]);
+		bool good = cell->failure == FAILURE_NONE && !cell->voided && !isnan(cell->log_metric[workload]);
 		if (!good || cell->block >= blocks || places[cell->arm].lost_after)
 			continue;
 		int arm = cell->arm == leader ? 0 : cell->arm == 0 ? leader : cell->arm;
@@ -59,12 +59,13 @@ static enum status run_workload(const struct looks *looks, int workload, int blo
 	const struct experiment *experiment = looks->experiment;
 	int n_arms = experiment->n_arms;
 	size_t n = collect(looks, workload, blocks, places, 0, heat->cells), family = 0;
-	enum status status = compare_arms(heat->cells, n, n_arms, blocks, heat->comparisons, err);
+	double log_half = verdict_log_half(looks->cells, looks->n_cells, experiment->rules.metric, workload);
+	enum status status = compare_arms(heat->cells, n, n_arms, blocks, log_half, heat->comparisons, err);
 	if (status)
 		return status;
 	int leader = find_leader(experiment, heat->comparisons);
 	n = collect(looks, workload, blocks, places, leader, heat->cells);
-	status = compare_arms(heat->cells, n, n_arms, blocks, heat->comparisons, err);
+	status = compare_arms(heat->cells, n, n_arms, blocks, log_half, heat->comparisons, err);
 	for (int arm = 0; arm < n_arms && !status; arm++) {
 		/* Under the exchanged numbers the leader is 0, and the baseline has the leader's place. */
 		const struct comparison *comparison = &heat->comparisons[arm == leader ? 0 : arm];

@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "harness/metric.h"
 #include "harness/report_format.h"
 
 #define REASON_COLUMNS_MAX 76 /* a table line then fits 150 columns; the whole reason is in `show` */
@@ -99,6 +100,10 @@ static enum rank rank_of(const struct json *verdict)
 static void say_helped(const struct json *shown, const struct json *verdict, struct text *out)
 {
 	const char *metric = metric_of(shown);
+	if (isnan(number_of(verdict, "effect_pct"))) { /* of 0 nothing is a multiple */
+		text_printf(out, "helped: from 0 to %.4g %s", number_of(verdict, "arm_metric"), metric);
+		return;
+	}
 	text_printf(out, "helped: %.2f× the baseline", 1 + number_of(verdict, "effect_pct") / 100);
 	if (!text_equal(metric, "output_tps"))
 		text_printf(out, "'s %s", metric);
@@ -141,6 +146,13 @@ static void say(const struct json *shown, const struct json *verdict, enum rank 
 		say_neutral(verdict, out);
 }
 
+/* What came from 0 is above every ratio. */
+static double strength_of(const struct json *verdict)
+{
+	double effect = fabs(number_of(verdict, "effect_pct"));
+	return isnan(effect) ? INFINITY : effect;
+}
+
 /* The strongest first among those that helped, the others in plan order. */
 static const struct json *next_to_say(
 	const struct json *shown, const struct json *verdicts, int64_t workload, enum rank rank, bool *said)
@@ -151,9 +163,7 @@ static const struct json *next_to_say(
 		if (said[i] || is_twin(shown, verdict) || int_of(verdict, "workload") != workload || rank_of(verdict) != rank)
 			continue;
 		bool first = best == json_count(verdicts);
-		if (first ||
-			(rank == RANK_HELPED &&
-				fabs(number_of(verdict, "effect_pct")) > fabs(number_of(json_at(verdicts, best), "effect_pct"))))
+		if (first || (rank == RANK_HELPED && strength_of(verdict) > strength_of(json_at(verdicts, best))))
 			best = i;
 	}
 	if (best == json_count(verdicts))
@@ -259,24 +269,21 @@ void report_headline(const struct json *shown, struct text *out)
 
 /* --- table ---------------------------------------------------------------------------------------------------------- */
 
-/* Geometric mean of the metric over the measured runs of a launch under a workload; NaN when there are none. */
+/* ln of the metric's mean over the measured runs of a launch under a workload, as metric_mean_log gives it. */
 static double launch_log_mean(const struct json *launch, int64_t workload, const char *metric)
 {
+	const struct metric_spec *spec = metric_by_name(metric);
 	const struct json *runs = json_get(launch, "runs");
-	double sum = 0;
-	int count = 0;
-	for (size_t i = 0; i < json_count(runs); i++) {
+	struct metric_mean mean = {0};
+	for (size_t i = 0; spec && i < json_count(runs); i++) {
 		const struct json *run = json_at(runs, i);
-		double value = number_of(run, metric);
-		if (int_of(run, "workload") == workload && int_of(run, "warmup") == 0 && int_of(run, "voided") == 0 && value > 0) {
-			sum += log(value);
-			count++;
-		}
+		if (int_of(run, "workload") == workload && int_of(run, "warmup") == 0 && int_of(run, "voided") == 0)
+			metric_mean_add(&mean, spec, number_of(run, metric));
 	}
-	return count ? sum / count : NAN;
+	return spec ? metric_mean_log(&mean, spec) : NAN;
 }
 
-/* Mean and percent standard deviation of the baseline over its launches. */
+/* Mean and percent standard deviation of the baseline over its launches; zeros among them have no part in a deviation. */
 static int baseline_spread(const struct json *shown, int64_t workload, double *mean, double *sd_pct)
 {
 	const struct json *launches = json_get(shown, "launches");
@@ -293,7 +300,7 @@ static int baseline_spread(const struct json *shown, int64_t workload, double *m
 		count++;
 	}
 	*mean = count ? exp(sum / count) : NAN;
-	*sd_pct = count > 1 ? 100 * sqrt(fmax(0, (squares - sum * sum / count) / (count - 1))) : NAN;
+	*sd_pct = count > 1 && isfinite(sum) ? 100 * sqrt(fmax(0, (squares - sum * sum / count) / (count - 1))) : NAN;
 	return count;
 }
 
@@ -302,6 +309,8 @@ static void append_number(struct text *out, double value)
 	struct text number = {0};
 	if (isnan(value))
 		text_append_str(&number, "–");
+	else if (value == 0)
+		text_append_char(&number, '0');
 	else
 		text_printf(&number, "%.1f", value);
 	format_padded(out, text_str(&number), -9);

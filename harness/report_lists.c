@@ -185,7 +185,7 @@ static void append_unasked(struct text *out, const struct json *shown)
 	for (size_t i = 0; i < json_count(differences); i++) {
 		const struct json *difference = json_at(differences, i);
 		text_printf(out, "%s  block %lld  %s: %s ", i ? "" : "\nin effect, though nobody asked for it\n",
-			(long long)int_of(difference, "block"), text_of(difference, "name"), text_of(difference, "setting"));
+			(long long)int_of(difference, "block") + 1, text_of(difference, "name"), text_of(difference, "setting"));
 		target_value_text(json_get(difference, "baseline"), out);
 		text_append_str(out, " → ");
 		target_value_text(json_get(difference, "value"), out);
@@ -243,7 +243,7 @@ static void append_launches(struct text *out, const struct json *shown, struct r
 	for (size_t i = 0; i < json_count(launches); i++) {
 		const struct json *launch = json_at(launches, i);
 		bool failed = !text_equal(text_of(launch, "failure"), "none");
-		text_printf(out, "  block %lld  ", (long long)int_of(launch, "block"));
+		text_printf(out, "  block %lld  ", (long long)int_of(launch, "block") + 1);
 		format_padded(out, arm_name(shown, int_of(launch, "arm")), 28);
 		if (int_of(launch, "attempt") > 0)
 			text_printf(out, " (attempt %lld)", (long long)int_of(launch, "attempt") + 1);

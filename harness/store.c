@@ -264,31 +264,28 @@ static enum status prepare_runs(struct store *store, const struct verdict_rules 
 	return status;
 }
 
-/* Sums of ln over the runs that count; divided by their number at the end. */
-struct log_means {
-	double sum[EXPERIMENT_WORKLOADS_MAX];
-	int count[EXPERIMENT_WORKLOADS_MAX];
+/* Over the runs that count, for each workload. */
+struct launch_means {
+	struct metric_mean of[EXPERIMENT_WORKLOADS_MAX];
 };
 
-static void add_log(struct log_means *means, int64_t workload, double log_value)
-{
-	if (isfinite(log_value)) {
-		means->sum[workload] += log_value;
-		means->count[workload]++;
-	}
-}
-
-static void take_means(const struct log_means *means, double out[EXPERIMENT_WORKLOADS_MAX])
+static void take_means(const struct launch_means *means, const char *metric, double out[EXPERIMENT_WORKLOADS_MAX])
 {
 	for (int i = 0; i < EXPERIMENT_WORKLOADS_MAX; i++)
-		out[i] = means->count[i] ? means->sum[i] / means->count[i] : NAN;
+		out[i] = metric_mean_log(&means->of[i], metric_by_name(metric));
+}
+
+/* The metric that verdicts rest on, and after it those of the limits. */
+static const char *rules_metric(const struct verdict_rules *rules, int index)
+{
+	return index ? rules->limits[index - 1].metric : rules->metric;
 }
 
 static enum status load_runs(struct sql_statement *runs, int64_t launch_id, const struct experiment *experiment, bool dirty,
 	struct launch_cell *cell, struct err *err)
 {
 	const struct verdict_rules *rules = &experiment->rules;
-	struct log_means *means = mem_calloc(1 + EXPERIMENT_LIMITS_MAX, sizeof *means);
+	struct launch_means *means = mem_calloc(1 + EXPERIMENT_LIMITS_MAX, sizeof *means);
 	int measured = 0, voided = 0;
 	bool row = true;
 	enum status status = STATUS_OK;
@@ -303,16 +300,14 @@ static enum status load_runs(struct sql_statement *runs, int64_t launch_id, cons
 			voided++;
 			continue;
 		}
-		for (int i = 0; i <= rules->n_limits; i++) {
-			const char *name = i ? rules->limits[i - 1].metric : rules->metric;
-			add_log(&means[i], workload,
-				metric_log(metric_by_name(name), sql_real(runs, 3 + i), experiment->workloads[workload].requests,
-					sql_real(runs, 2)));
-		}
+		cell->requests[workload] += experiment->workloads[workload].requests;
+		cell->seconds[workload] += fmax(0, sql_real(runs, 2));
+		for (int i = 0; i <= rules->n_limits; i++)
+			metric_mean_add(&means[i].of[workload], metric_by_name(rules_metric(rules, i)), sql_real(runs, 3 + i));
 	}
-	take_means(&means[0], cell->log_metric);
+	take_means(&means[0], rules->metric, cell->log_metric);
 	for (int i = 0; i < EXPERIMENT_LIMITS_MAX; i++)
-		take_means(&means[i + 1], cell->log_limit[i]);
+		take_means(&means[i + 1], i < rules->n_limits ? rules->limits[i].metric : rules->metric, cell->log_limit[i]);
 	/* A launch that failed on a machine that did not come back says nothing about its setting. */
 	cell->voided = (measured && voided == measured) || (dirty && cell->failure != FAILURE_NONE);
 	mem_free(means);
@@ -411,33 +406,29 @@ enum status store_aa_effects(struct store *store, int64_t experiment_id, const c
 /* Launch means of baseline and twin while rows of their runs come in, block by block. */
 struct twin_pairs {
 	int64_t experiment_id, block;
-	double sum[2]; /* of ln(metric); of the baseline, of the twin */
-	int count[2];
+	const struct metric_spec *spec;
+	struct metric_mean means[2]; /* of the baseline, of the twin */
 	double squares; /* of the differences */
 	int pairs;
 };
 
 static void close_pair(struct twin_pairs *pairs)
 {
-	if (pairs->count[0] && pairs->count[1]) {
-		double difference = pairs->sum[1] / pairs->count[1] - pairs->sum[0] / pairs->count[0];
+	double difference = metric_mean_log(&pairs->means[1], pairs->spec) - metric_mean_log(&pairs->means[0], pairs->spec);
+	if (isfinite(difference)) { /* launches of zero tell nothing about noise */
 		pairs->squares += difference * difference;
 		pairs->pairs++;
 	}
-	pairs->sum[0] = pairs->sum[1] = 0;
-	pairs->count[0] = pairs->count[1] = 0;
+	pairs->means[0] = pairs->means[1] = (struct metric_mean){0};
 }
 
-static void add_to_pair(struct twin_pairs *pairs, int64_t experiment_id, int64_t block, bool twin, double log_value)
+static void add_to_pair(struct twin_pairs *pairs, int64_t experiment_id, int64_t block, bool twin, double value)
 {
 	if (experiment_id != pairs->experiment_id || block != pairs->block)
 		close_pair(pairs);
 	pairs->experiment_id = experiment_id;
 	pairs->block = block;
-	if (!isfinite(log_value))
-		return;
-	pairs->sum[twin] += log_value;
-	pairs->count[twin]++;
+	metric_mean_add(&pairs->means[twin], pairs->spec, value);
 }
 
 enum status store_launch_sd(struct store *store, int64_t experiment_id, const char *machine_hash,
@@ -446,12 +437,12 @@ enum status store_launch_sd(struct store *store, int64_t experiment_id, const ch
 	const struct workload *load = &experiment->workloads[workload];
 	const struct metric_spec *spec = metric_by_name(experiment->rules.metric);
 	struct sql_statement *statement = NULL;
-	struct twin_pairs pairs = {0};
+	struct twin_pairs pairs = {.spec = spec};
 	struct text text = {0};
 	bool row = true;
 	/* The newest only: machines change, and ten times as many as are needed are enough. */
 	text_printf(&text,
-		"SELECT e.experiment_id, l.block, a.kind = 'aa_twin', r.duration_ns / 1e9, r.%s FROM run r JOIN launch l USING "
+		"SELECT e.experiment_id, l.block, a.kind = 'aa_twin', r.%s FROM run r JOIN launch l USING "
 		"(launch_id)"
 		" JOIN experiment e USING (experiment_id) JOIN experiment own ON own.experiment_id = ?"
 		" JOIN arm a ON a.experiment_id = l.experiment_id AND a.arm = l.arm AND a.kind IN ('baseline', 'aa_twin')"
@@ -472,7 +463,7 @@ enum status store_launch_sd(struct store *store, int64_t experiment_id, const ch
 		status = sql_step(statement, &row, err);
 		if (row && !status)
 			add_to_pair(&pairs, sql_int(statement, 0), sql_int(statement, 1), sql_int(statement, 2) != 0,
-				metric_log(spec, sql_real(statement, 4), load->requests, sql_real(statement, 3)));
+				sql_real(statement, 3));
 	}
 	close_pair(&pairs);
 	sql_finish(statement);

@@ -87,8 +87,8 @@ enum status store_history(struct store *store, const struct history_filters *fil
 enum status store_series(struct store *store, const struct history_filters *filters, struct json **out, struct err *err);
 
 /* The measured runs of one experiment's good launches, in terms of its metric: [{"config_hash", "workload_hash", "setting",
- * "workload", "launch_id", "value"}], launch by launch; twins count as the baseline that they are. metric: a name of metric.h.
- * Caller frees. */
+ * "workload", "launch_id", "value", "seconds", "requests"}], launch by launch; twins count as the baseline that they are. metric: a
+ * name of metric.h. Caller frees. */
 enum status store_run_values(struct store *store, int64_t experiment_id, const char *metric, struct json **out, struct err *err);
 
 /* Everything about one experiment, or about one verdict with the launches behind it: the record (see store_rows.h),

@@ -86,12 +86,13 @@ enum status store_run_values(struct store *store, int64_t experiment_id, const c
 	text_printf(&text,
 		"SELECT c.hash AS config_hash, wl.hash AS workload_hash, CASE a.kind WHEN 'candidate' THEN a.name ELSE 'baseline' "
 		"END "
-		"AS setting, w.name AS workload, l.launch_id, r.%s AS value FROM run r JOIN launch l USING (launch_id) "
+		"AS setting, w.name AS workload, l.launch_id, r.%s AS value, r.duration_ns / 1e9 AS seconds, (SELECT count(*) FROM "
+		"request q WHERE q.run_id = r.run_id) AS requests FROM run r JOIN launch l USING (launch_id) "
 		"JOIN arm a ON a.experiment_id = l.experiment_id AND a.arm = l.arm JOIN config c USING (config_id) "
 		"JOIN experiment_workload w ON w.experiment_id = l.experiment_id AND w.workload = r.workload "
 		"JOIN workload wl USING (workload_id) WHERE l.experiment_id = ? AND l.failure = 'none' AND r.warmup = 0 AND "
 		"r.voided = 0 "
-		"AND r.%s > 0 ORDER BY w.workload, a.kind = 'candidate', a.arm, l.launch_id, r.idx",
+		"AND r.%s >= 0 ORDER BY w.workload, a.kind = 'candidate', a.arm, l.launch_id, r.idx",
 		known->name, known->name);
 	enum status status = sql_prepare(store->sql, text_str(&text), &statement, err);
 	if (!status)

@@ -33,6 +33,15 @@ double verdict_min_effect(double floor_pct, const double *aa_effects, size_t n)
 	return fmax(floor_pct, fmin(MIN_EFFECT_CAP_PCT, spread));
 }
 
+double verdict_log_half(const struct launch_cell *cells, size_t n_cells, const char *metric, int workload)
+{
+	const struct metric_spec *spec = metric_by_name(metric);
+	double half = NAN;
+	for (size_t i = 0; i < n_cells; i++)
+		half = fmin(half, metric_log_half(spec, cells[i].requests[workload], cells[i].seconds[workload]));
+	return half;
+}
+
 /* One arm while it is being judged. */
 struct judged {
 	bool applies;
@@ -42,7 +51,8 @@ struct judged {
 	int prompts, prompts_matching; /* of the fingerprints, over all launches; 0 when none were taken */
 	int screened_after; /* blocks that showed that it is hopeless; 0: none did */
 	struct comparison comparison;
-	double log_mean; /* of the primary metric over good launches */
+	int zeros; /* of the good ones */
+	double log_mean; /* of the primary metric over good launches; -INFINITY when all are zero */
 };
 
 struct judging {
@@ -55,6 +65,7 @@ struct judging {
 	double *limit_p[EXPERIMENT_LIMITS_MAX]; /* [n_arms] adjusted */
 	double *p_adjusted; /* [n_arms] */
 	double level, min_effect_pct;
+	double log_half; /* what stands for zero of the primary metric */
 	struct arena arena;
 };
 
@@ -70,12 +81,19 @@ static bool is_good(const struct launch_cell *cell)
 
 /* --- facts about each arm ------------------------------------------------------------------------------------------- */
 
+/* ln of the primary metric under the judged workload: NaN where zero is no value of it. */
+static double primary_value(const struct judging *judging, const struct launch_cell *cell)
+{
+	double y = cell->log_metric[judging->workload];
+	return isinf(y) && isnan(judging->log_half) ? NAN : y;
+}
+
 static void count_cells(struct judging *judging)
 {
 	for (size_t i = 0; i < judging->input->n_cells; i++) {
 		const struct launch_cell *cell = &judging->input->cells[i];
 		struct judged *arm = &judging->arms[cell->arm];
-		double y = cell->log_metric[judging->workload];
+		double y = primary_value(judging, cell);
 		if (cell->block >= judging->n_blocks)
 			judging->n_blocks = cell->block + 1;
 		arm->cells++;
@@ -86,14 +104,17 @@ static void count_cells(struct judging *judging)
 			if (!arm->first_failure || cell->block < arm->first_failure->block)
 				arm->first_failure = cell;
 		}
-		if (is_good(cell) && isfinite(y)) {
-			arm->log_mean += y;
+		if (is_good(cell) && !isnan(y)) {
+			arm->log_mean += isinf(y) ? judging->log_half : y;
+			arm->zeros += isinf(y) != 0;
 			arm->good++;
 		}
-		arm->undefined += is_good(cell) && !isfinite(y);
+		arm->undefined += is_good(cell) && isnan(y);
 	}
-	for (int i = 0; i < judging->experiment->n_arms; i++)
-		judging->arms[i].log_mean = judging->arms[i].good ? judging->arms[i].log_mean / judging->arms[i].good : NAN;
+	for (int i = 0; i < judging->experiment->n_arms; i++) {
+		struct judged *arm = &judging->arms[i];
+		arm->log_mean = !arm->good ? NAN : arm->zeros == arm->good ? -INFINITY : arm->log_mean / arm->good;
+	}
 }
 
 /* The baseline's greedy texts to compare with: those of the same block where there are some. */
@@ -165,7 +186,7 @@ static bool has_failed(const struct judging *judging, int arm)
 /* values: the metric of a cell under the judged workload. */
 static double cell_value(const struct judging *judging, const struct launch_cell *cell, int limit)
 {
-	return limit < 0 ? cell->log_metric[judging->workload] : cell->log_limit[limit][judging->workload];
+	return limit < 0 ? primary_value(judging, cell) : cell->log_limit[limit][judging->workload];
 }
 
 /* Compares every arm that did not fail over blocks below block_end, on the primary metric (limit -1) or a limit's. */
@@ -178,10 +199,13 @@ static enum status compare_metric(struct judging *judging, int limit, int block_
 		const struct launch_cell *cell = &input->cells[i];
 		double y = cell_value(judging, cell, limit);
 		bool counts = judging->arms[cell->arm].applies && !has_failed(judging, cell->arm);
-		if (counts && is_good(cell) && isfinite(y) && cell->block < block_end)
+		if (counts && is_good(cell) && !isnan(y) && cell->block < block_end)
 			cells[count++] = (struct stats_cell){cell->arm, cell->block, y};
 	}
-	return compare_arms(cells, count, judging->experiment->n_arms, judging->n_blocks, out, err);
+	double log_half = limit < 0 ? judging->log_half
+				    : verdict_log_half(input->cells, input->n_cells,
+					      judging->experiment->rules.limits[limit].metric, judging->workload);
+	return compare_arms(cells, count, judging->experiment->n_arms, judging->n_blocks, log_half, out, err);
 }
 
 /* Marks arms that lost more than chance allows over the first blocks. known_sd: of one launch; NaN: that of these blocks. */
@@ -358,9 +382,9 @@ static void decide_significant(const struct judging *judging, struct verdict_row
 	int limit = 0;
 	enum limit_state state = check_limits(judging, row->arm, &limit);
 	if (gain_pct <= -row->min_effect_pct)
-		decide(row, VERDICT_HURT, true, "%s", "");
+		decide(row, VERDICT_HURT, true, "%s", row->metric == 0 ? "0 in every launch" : "");
 	else if (gain_pct >= row->min_effect_pct && state == LIMIT_KEPT)
-		decide(row, VERDICT_HELPED, true, "%s", "");
+		decide(row, VERDICT_HELPED, true, "%s", row->baseline_metric == 0 ? "the baseline gave 0 in every launch" : "");
 	else if (gain_pct >= row->min_effect_pct)
 		decide(row, VERDICT_NEUTRAL, false, "inconclusive: %s may break its limit",
 			judging->experiment->rules.limits[limit].metric);
@@ -371,7 +395,8 @@ static void decide_significant(const struct judging *judging, struct verdict_row
 static void decide_measured(const struct judging *judging, struct verdict_row *row)
 {
 	const struct judged *arm = &judging->arms[row->arm];
-	double gain_pct = judging->experiment->rules.higher_is_better ? row->effect_pct : -row->effect_pct;
+	double change_pct = to_percent(row->log_effect);
+	double gain_pct = judging->experiment->rules.higher_is_better ? change_pct : -change_pct;
 	bool candidate = judging->experiment->arms[row->arm].kind == ARM_CANDIDATE, enough = row->blocks >= VERDICT_BLOCKS_MIN;
 	int limit = 0;
 	if (arm->screened_after && !enough)
@@ -381,8 +406,10 @@ static void decide_measured(const struct judging *judging, struct verdict_row *r
 		decide(row, VERDICT_HURT, true, "%s got %.1f %% worse, limit %g %%",
 			judging->experiment->rules.limits[limit].metric, limit_regress_pct(judging, limit, row->arm),
 			judging->experiment->rules.limits[limit].max_regress_pct);
-	else if (enough && row->p_adjusted < judging->level && fabs(row->effect_pct) >= row->min_effect_pct)
+	else if (enough && row->p_adjusted < judging->level && fabs(change_pct) >= row->min_effect_pct)
 		decide_significant(judging, row, gain_pct);
+	else if (enough && arm->comparison.zero && judging->arms[0].comparison.zero)
+		decide(row, VERDICT_NEUTRAL, true, "equivalent: 0 on both sides");
 	else if (enough && is_equivalent(judging, row))
 		decide(row, VERDICT_NEUTRAL, true, "equivalent within %g %%", row->min_effect_pct);
 	else if (enough && row->p_adjusted < judging->level)
@@ -397,9 +424,13 @@ static void fill_numbers(const struct judging *judging, struct verdict_row *row)
 	const struct comparison *comparison = &arm->comparison;
 	double half = stats_student_quantile(1 - judging->level / 2, comparison->df) * comparison->std_error;
 	row->metric = exp(arm->log_mean);
-	row->effect_pct = to_percent(comparison->effect);
-	row->ci_low_pct = to_percent(comparison->effect - half);
-	row->ci_high_pct = to_percent(comparison->effect + half);
+	row->log_effect = comparison->effect;
+	bool from_zero = judging->arms[0].comparison.zero, lost_all = comparison->zero && !from_zero;
+	if (!from_zero || comparison->zero) {
+		row->effect_pct = lost_all ? -100 : to_percent(comparison->effect);
+		row->ci_low_pct = lost_all ? -100 : to_percent(comparison->effect - half);
+		row->ci_high_pct = to_percent(comparison->effect + half);
+	}
 	row->p = comparison->p;
 	row->p_adjusted = judging->p_adjusted[row->arm];
 	row->blocks = comparison->blocks;
@@ -425,6 +456,7 @@ static void judge_arm(const struct judging *judging, int index, bool baseline_fa
 	*row = (struct verdict_row){.arm = index,
 		.workload = judging->workload,
 		.metric = NAN,
+		.log_effect = NAN,
 		.effect_pct = NAN,
 		.ci_low_pct = NAN,
 		.ci_high_pct = NAN,
@@ -474,6 +506,7 @@ static enum status begin(struct judging *judging, const struct verdict_input *in
 		judging->arms[i].applies = experiment->workloads[workload].applies[i];
 	judging->level = input->n_looks > 1 ? stats_pocock_level(experiment->rules.alpha, input->n_looks) : experiment->rules.alpha;
 	judging->min_effect_pct = verdict_min_effect(experiment->rules.min_effect_pct, input->aa_effects, input->n_aa_effects);
+	judging->log_half = verdict_log_half(input->cells, input->n_cells, experiment->rules.metric, workload);
 	count_cells(judging);
 	compare_fingerprints(judging);
 	return STATUS_OK;

@@ -17,8 +17,9 @@ struct launch_cell {
 	char reason[VERDICT_REASON_BYTES];
 	bool pruned; /* never launched: see prune.h */
 	bool voided; /* the machine was disturbed: neither counted nor blamed */
-	double log_metric[EXPERIMENT_WORKLOADS_MAX]; /* ln of the geometric mean over runs of the primary metric; NaN when absent */
+	double log_metric[EXPERIMENT_WORKLOADS_MAX]; /* ln of the primary metric's mean over runs, see metric_mean_log */
 	double log_limit[EXPERIMENT_LIMITS_MAX][EXPERIMENT_WORKLOADS_MAX]; /* the same for each of rules.limits */
+	double requests[EXPERIMENT_WORKLOADS_MAX], seconds[EXPERIMENT_WORKLOADS_MAX]; /* of these runs; 0 when absent */
 	char *fingerprint; /* JSON array of greedy outputs, NULL when not taken; owned by the list that holds the cell */
 };
 
@@ -28,7 +29,9 @@ struct verdict_row {
 	enum verdict verdict;
 	char reason[VERDICT_REASON_BYTES]; /* "equivalent within 2 %", "inconclusive: about 4 more blocks needed", "oom_load: …", ""
 					    */
-	double baseline_metric, metric; /* geometric means over launches */
+	double baseline_metric, metric; /* geometric means over launches; 0 when every launch gave 0 */
+	double log_effect; /* ln(arm / baseline), half a request in place of zero */
+	/* Percent of the baseline: NaN where that is 0 and the arm's metric is not; -100 where the arm's alone is 0. */
 	double effect_pct, ci_low_pct, ci_high_pct, p, p_adjusted;
 	int launches, blocks; /* launches that count, and blocks in which both arm and baseline have one */
 	double min_effect_pct;
@@ -50,6 +53,9 @@ struct verdict_input {
 	 * experiments (store_launch_sd); NaN where too little is known; NULL: nothing is. */
 	const double *launch_sd;
 };
+
+/* ln of what stands for zero between these cells under a workload, see compare_arms: half a request of the largest of them. */
+double verdict_log_half(const struct launch_cell *cells, size_t n_cells, const char *metric, int workload);
 
 /* max(floor, min(5, 95th percentile of |effects|)) when at least 20 are known, else floor. Percentages. */
 double verdict_min_effect(double floor_pct, const double *aa_effects, size_t n);

@@ -167,7 +167,9 @@ static void plan_prints_arms_commands_order_and_time(void **state)
 	assert_printed(
 		f, "verdict-engine serve --model models/SmolLM2-135M-Instruct.Q4_1.gguf --host 127.0.0.1 --port ${PORT} --tp 2");
 	assert_printed(f, "--allreduce ref-socket --graph-max-bs 8");
-	assert_printed(f, "  block 2: ");
+	assert_printed(f, "  block 1: ");
+	assert_printed(f, "  block 8: ");
+	assert_null(strstr(text_str(&f->out), "block 0")); /* people count from 1 */
 	assert_int_equal(
 		RUN(f, cmd_plan, "experiments/quickstart.json", "--json", "--model", "other model.gguf", "--quick", "--db", f->db),
 		STATUS_OK);
@@ -175,6 +177,7 @@ static void plan_prints_arms_commands_order_and_time(void **state)
 	const struct json *arms = json_get(document, "arms");
 	assert_int_equal(json_count(arms), 7);
 	assert_int_equal(json_count(json_get(document, "launches")), 21);
+	assert_int_equal(json_int(json_get(json_at(json_get(document, "launches"), 0), "block"), -1), 0); /* programs from 0 */
 	assert_true(json_number(json_get(document, "seconds"), 0) > 0);
 	assert_string_equal(json_text(json_at(json_get(json_at(arms, 0), "command"), 3)), "other model.gguf");
 	assert_false(file_exists(f->db)); /* asking costs nothing */

@@ -154,11 +154,11 @@ static void the_winner_is_the_largest_gain_that_spoils_nothing(void **state)
 {
 	struct bench *bench = bench_open(LOOKS_TEXT);
 	struct verdict_row rows[] = {
-		{.arm = 1, .workload = 0, .verdict = VERDICT_HELPED, .effect_pct = 50}, /* the twin wins nothing */
-		{.arm = 2, .workload = 0, .verdict = VERDICT_HELPED, .effect_pct = 9},
-		{.arm = 3, .workload = 0, .verdict = VERDICT_HELPED, .effect_pct = 5},
-		{.arm = 2, .workload = 1, .verdict = VERDICT_HURT, .effect_pct = -3},
-		{.arm = 3, .workload = 1, .verdict = VERDICT_NEUTRAL, .effect_pct = 0.1},
+		{.arm = 1, .workload = 0, .verdict = VERDICT_HELPED, .log_effect = 0.4}, /* the twin wins nothing */
+		{.arm = 2, .workload = 0, .verdict = VERDICT_HELPED, .log_effect = 0.086},
+		{.arm = 3, .workload = 0, .verdict = VERDICT_HELPED, .log_effect = 0.049},
+		{.arm = 2, .workload = 1, .verdict = VERDICT_HURT, .log_effect = -0.03},
+		{.arm = 3, .workload = 1, .verdict = VERDICT_NEUTRAL, .log_effect = 0.001},
 	};
 	assert_int_equal(looks_winner(bench->experiment, rows, 5), 3);
 	rows[3].verdict = VERDICT_NEUTRAL;

@@ -259,15 +259,26 @@ static void the_steady_window_leaves_out_times_in_which_a_slot_was_idle(void **s
 	run_result_release(&run);
 }
 
-static void a_share_of_nothing_enters_a_comparison_as_half_a_request(void **state)
+static double mean_log(const struct metric_spec *spec, const double *values, size_t n)
+{
+	struct metric_mean mean = {0};
+	for (size_t i = 0; i < n; i++)
+		metric_mean_add(&mean, spec, values[i]);
+	return metric_mean_log(&mean, spec);
+}
+
+static void counts_have_an_arithmetic_mean_that_may_be_zero_and_others_a_geometric_one(void **state)
 {
 	const struct metric_spec *share = metric_by_name("goodput_frac"), *rate = metric_by_name("goodput_rps"),
 				 *time = metric_by_name("ttft_ms_p50");
-	assert_float_equal(metric_log(share, 0.5, 10, 2), log(0.5), 1e-12);
-	assert_float_equal(metric_log(share, 0, 10, 2), log(0.05), 1e-12);
-	assert_float_equal(metric_log(rate, 0, 10, 2), log(0.25), 1e-12);
-	assert_true(isnan(metric_log(time, 0, 10, 2)) && isnan(metric_log(share, NAN, 10, 2)));
-	assert_true(isnan(metric_log(share, 0, 0, 0)));
+	assert_float_equal(mean_log(share, (double[]){0.5, 0}, 2), log(0.25), 1e-12);
+	assert_float_equal(mean_log(time, (double[]){4, 9, NAN, 0, -1}, 5), log(6), 1e-12);
+	assert_true(exp(mean_log(rate, (double[]){0, 0}, 2)) == 0);
+	assert_true(isnan(mean_log(time, (double[]){0}, 1)) && isnan(mean_log(share, (double[]){NAN, INFINITY}, 2)));
+	assert_float_equal(metric_log_half(share, 10, 2), log(0.05), 1e-12);
+	assert_float_equal(metric_log_half(rate, 10, 2), log(0.25), 1e-12);
+	assert_true(
+		isnan(metric_log_half(share, 0, 2)) && isnan(metric_log_half(rate, 10, 0)) && isnan(metric_log_half(time, 10, 2)));
 	assert_null(metric_by_name("nonsense"));
 	assert_null(metric_by_name(NULL));
 }
@@ -288,7 +299,7 @@ int main(void)
 		cmocka_unit_test(one_token_cannot_miss_a_limit_per_token_but_silence_can),
 		cmocka_unit_test(what_an_open_loop_makes_wait_is_told_apart_from_the_latency),
 		cmocka_unit_test(the_steady_window_leaves_out_times_in_which_a_slot_was_idle),
-		cmocka_unit_test(a_share_of_nothing_enters_a_comparison_as_half_a_request),
+		cmocka_unit_test(counts_have_an_arithmetic_mean_that_may_be_zero_and_others_a_geometric_one),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -150,6 +150,33 @@ static void several_workloads_are_told_apart(void **state)
 		"[c1] y helped: 0.80× the baseline's ttft_ms_p50. x helped: 0.90× the baseline's ttft_ms_p50. [c8] x hurt.");
 }
 
+/* Of 0 nothing is a percentage or a multiple. */
+static void zeros_are_shown_as_zero(void **state)
+{
+	static const char record[] =
+		"{'experiment_id':7,'experiment':{'name':'x','metric':'goodput_rps','quick':0},"
+		"'arms':[{'arm':0,'kind':'baseline','name':'baseline'},{'arm':1,'kind':'candidate','name':'a'},"
+		"{'arm':2,'kind':'candidate','name':'b'},{'arm':3,'kind':'candidate','name':'c'}],"
+		"'workloads':[{'workload':0,'name':'w'}],"
+		"'launches':[{'arm':0,'block':0,'failure':'none','runs':[{'workload':0,'warmup':0,'voided':0,'goodput_rps':0}]},"
+		"{'arm':0,'block':1,'failure':'none','runs':[{'workload':0,'warmup':0,'voided':0,'goodput_rps':0}]}],"
+		"'verdicts':[{'arm':1,'workload':0,'verdict':'helped','reason':'the baseline gave 0 in every "
+		"launch','arm_metric':0.5},"
+		"{'arm':2,'workload':0,'verdict':'helped','reason':'the baseline gave 0 in every launch','arm_metric':3.25},"
+		"{'arm':3,'workload':0,'verdict':'neutral','reason':'equivalent: 0 on both sides','arm_metric':0,'effect_pct':0,"
+		"'ci_low_pct':0,'ci_high_pct':0,'min_effect_pct':2}]}";
+	check_headline(record,
+		"a helped: from 0 to 0.5 goodput_rps. b helped: from 0 to 3.25 goodput_rps. "
+		"c: no difference (within 2 %).");
+	struct json *shown = shown_from(record);
+	struct text text = {0};
+	report_table(shown, (struct report_style){false}, &text);
+	assert_non_null(strstr(text_str(&text), "baseline         0\n"));
+	assert_non_null(strstr(text_str(&text), "c                0"));
+	text_release(&text);
+	json_free(shown);
+}
+
 static void the_table_lines_up_in_columns(void **state)
 {
 	struct json *shown = shown_from(full);
@@ -284,7 +311,7 @@ static void details_show_commands_launches_and_the_end_of_logs(void **state)
 	report_details(shown, plain, &text);
 	static const char *const expected[] = {"machine     box-1\n", "engine      verdict-engine 0.1.0 (abc)\n",
 		"    verdict-engine serve --name 'a b' ''\n",
-		"  block 0  baseline                     4.2 s 137.1 void(throttled)\n",
+		"  block 1  baseline                     4.2 s 137.1 void(throttled)\n",
 		"(attempt 2) 0.3 s  failed: oom_load: needs 0.31\n", "      | 3\n", "      | last\n"};
 	for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++)
 		if (!strstr(text_str(&text), expected[i]))
@@ -306,7 +333,7 @@ static void details_name_settings_that_differ_though_nobody_asked(void **state)
 					"{'arm':1,'block':1,'effective_config':{'settings':{'allreduce':'a','graph_max_bs':0}}}]}");
 	struct text text = {0};
 	report_details(shown, plain, &text);
-	if (!strstr(text_str(&text), "\nin effect, though nobody asked for it\n  block 1  graph_max_bs=0: allreduce b → a\n\n"))
+	if (!strstr(text_str(&text), "\nin effect, though nobody asked for it\n  block 2  graph_max_bs=0: allreduce b → a\n\n"))
 		fail_msg("in:\n%s", text_str(&text));
 	text_release(&text);
 	json_free(shown);
@@ -333,6 +360,7 @@ int main(void)
 		cmocka_unit_test(a_differing_twin_is_said_in_the_headline),
 		cmocka_unit_test(a_failed_baseline_is_the_whole_answer),
 		cmocka_unit_test(several_workloads_are_told_apart),
+		cmocka_unit_test(zeros_are_shown_as_zero),
 		cmocka_unit_test(the_table_lines_up_in_columns),
 		cmocka_unit_test(colour_is_for_terminals_that_want_it),
 		cmocka_unit_test(columns_count_what_a_terminal_shows),

@@ -278,7 +278,7 @@ static void a_noisy_arm_leaves_the_pool_and_is_judged_by_its_own_pairs(void **st
 		for (int block = 0; block < 4; block++)
 			cells[n++] = (struct stats_cell){
 				arm, block, arm == 5 ? 0.3 + jump[block] : wobble[(block + arm * 3) % 4] * (arm + 1)};
-	assert_int_equal(compare_arms(cells, n, 6, 4, out, NULL), STATUS_OK);
+	assert_int_equal(compare_arms(cells, n, 6, 4, NAN, out, NULL), STATUS_OK);
 	double mean, sd;
 	stats_paired(cells, n, 5, 4, &mean, &sd);
 	assert_true(out[5].paired);
@@ -296,7 +296,7 @@ static void equal_noise_stays_pooled(void **state)
 	struct comparison out[4];
 	for (int i = 0; i < 20; i++)
 		cells[i] = (struct stats_cell){i / 5, i % 5, wobble[(i * 7 + i / 5) % 5]};
-	assert_int_equal(compare_arms(cells, 20, 4, 5, out, NULL), STATUS_OK);
+	assert_int_equal(compare_arms(cells, 20, 4, 5, NAN, out, NULL), STATUS_OK);
 	for (int arm = 1; arm < 4; arm++)
 		assert_true(!out[arm].paired && out[arm].df == 12 && out[arm].blocks == 5);
 }
