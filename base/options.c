@@ -40,6 +40,8 @@ static enum status set_value(const struct option *option, const char *value, str
 {
 	switch (option->kind) {
 	case OPTION_STRING:
+		if (option->min > 0 && !*value)
+			return err_set(err, STATUS_INPUT, "--%s: must not be empty (%s)", option->name, option->placeholder);
 		*(const char **)option->target = value;
 		return STATUS_OK;
 	case OPTION_STRING_LIST: {

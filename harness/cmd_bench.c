@@ -52,15 +52,15 @@ static void fill_options(struct bench *bench, struct option options[N_OPTIONS])
 		{"prompt-tokens", OPTION_I64, &bench->prompt_tokens, 1, 1000000, "N",
 			"Length of made-up prompts, about (default 128)."},
 		{"output-tokens", OPTION_I64, &bench->output_tokens, 1, 1000000, "N", "max_tokens of each request (default 128)."},
-		{"prompt", OPTION_STRING, &bench->prompt, 0, 0, "TEXT", "Send this text instead of a made-up prompt."},
-		{"model", OPTION_STRING, &bench->model, 0, 0, "NAME",
+		{"prompt", OPTION_STRING, &bench->prompt, 1, 0, "TEXT", "Send this text instead of a made-up prompt."},
+		{"model", OPTION_STRING, &bench->model, 1, 0, "NAME",
 			"Model to ask for (default: the first that /v1/models names)."},
-		{"protocol", OPTION_STRING, &bench->protocol, 0, 0, "completions|chat", "Endpoint (default completions)."},
+		{"protocol", OPTION_STRING, &bench->protocol, 1, 0, "completions|chat", "Endpoint (default completions)."},
 		{"temperature", OPTION_DOUBLE, &bench->temperature, 0, 10, "T", "Sampling temperature (default 0)."},
 		{"seed", OPTION_I64, &bench->seed, 0, 1e15, "N", "Seed of made-up prompts (default 1)."},
 		{"ignore-eos", OPTION_FLAG, &bench->ignore_eos, 0, 0, NULL,
 			"Ask for the full length (default; --no-ignore-eos to let the model stop)."},
-		{"api-key", OPTION_STRING, &bench->api_key, 0, 0, "KEY", "Sent as a bearer token."},
+		{"api-key", OPTION_STRING, &bench->api_key, 1, 0, "KEY", "Sent as a bearer token."},
 		{"json", OPTION_FLAG, &bench->json, 0, 0, NULL, "Print one JSON document instead of lines."},
 		{"help", OPTION_FLAG, &bench->help, 0, 0, NULL, "Print this text."},
 	};
@@ -76,12 +76,38 @@ static bool strip_end(struct text *text, const char *end)
 	return true;
 }
 
+/* What libcurl would take, but is no server's address. The rest is for it to refuse. */
+static enum status check_address(const char *url, struct err *err)
+{
+	const char *scheme = strstr(url, "://"), *host = scheme ? scheme + strlen("://") : url;
+	if (scheme && strncasecmp(url, "http://", 7) != 0 && strncasecmp(url, "https://", 8) != 0)
+		return err_set(err, STATUS_INPUT, "'%s' is no http or https address", url);
+	if (!host[strspn(host, " \t/")] || *host == '/')
+		return err_set(err, STATUS_INPUT, "'%s' names no server; an address is like http://127.0.0.1:8000", url);
+	if (strpbrk(host, "?#"))
+		return err_set(err, STATUS_INPUT, "'%s': an address with a query or a fragment is none of a server", url);
+	size_t authority = strcspn(host, "/");
+	const char *port = memrchr(host, ':', authority);
+	if (port && port[1] == '0' && port + 1 + strspn(port + 1, "0") == host + authority)
+		return err_set(err, STATUS_INPUT, "'%s': nothing can be reached at port 0", url);
+	return STATUS_OK;
+}
+
+/* It becomes a line of the request's head. */
+static enum status check_key(const char *key, struct err *err)
+{
+	for (; key && *key; key++)
+		if ((unsigned char)*key < 0x20 || *key == 0x7f)
+			return err_set(err, STATUS_INPUT, "--api-key: must not contain control characters");
+	return STATUS_OK;
+}
+
 /* Address without a path, and the endpoint on it. */
 static enum status resolve_url(struct bench *bench, struct err *err)
 {
 	const char *scheme = strstr(bench->url, "://");
-	if (scheme && strncasecmp(bench->url, "http://", 7) != 0 && strncasecmp(bench->url, "https://", 8) != 0)
-		return err_set(err, STATUS_INPUT, "'%s' is no http or https address", bench->url);
+	if (check_address(bench->url, err) || check_key(bench->api_key, err))
+		return STATUS_INPUT;
 	text_printf(&bench->base, "%s%s", scheme ? "" : "http://", bench->url);
 	while (strip_end(&bench->base, "/"))
 		;

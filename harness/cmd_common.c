@@ -12,8 +12,8 @@ void experiment_options_append(struct experiment_options *options, struct option
 	const struct option list[EXPERIMENT_OPTIONS_COUNT] = {
 		{"set", OPTION_STRING_LIST, &options->set, 0, 0, "KEY.PATH=VALUE",
 			"Change a value of the file, such as protocol.blocks=5; may be given again."},
-		{"only", OPTION_STRING, &options->only, 0, 0, "ARM", "Only this candidate, beside the baseline and its twin."},
-		{"model", OPTION_STRING, &options->model, 0, 0, "PATH", "Model to use instead of the file's."},
+		{"only", OPTION_STRING, &options->only, 1, 0, "ARM", "Only this candidate, beside the baseline and its twin."},
+		{"model", OPTION_STRING, &options->model, 1, 0, "PATH", "Model to use instead of the file's."},
 		{"quick", OPTION_FLAG, &options->quick, 0, 0, NULL,
 			"Three blocks, one run a launch, short outputs; marked so in the store."},
 	};

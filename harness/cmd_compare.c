@@ -251,7 +251,7 @@ enum status cmd_compare(int argc, char **argv, struct err *err)
 	const char *db = "results.db", *words[3];
 	bool as_json = false, help = false;
 	const struct option options[] = {
-		{"db", OPTION_STRING, &db, 0, 0, "FILE", "Results database (default results.db)."},
+		{"db", OPTION_STRING, &db, 1, 0, "FILE", "Results database (default results.db)."},
 		{"json", OPTION_FLAG, &as_json, 0, 0, NULL, "Print the rows as JSON."},
 		{"help", OPTION_FLAG, &help, 0, 0, NULL, "Print this text."},
 	};
@@ -267,7 +267,7 @@ enum status cmd_compare(int argc, char **argv, struct err *err)
 	if (!status)
 		status = cmd_require_database(db, err);
 	if (!status)
-		status = store_open(db, &store, err);
+		status = store_open_to_read(db, &store, err);
 	if (!status)
 		status = compare(store, ids, as_json, err);
 	store_close(store);

@@ -38,19 +38,28 @@ static enum status print_history(struct store *store, const struct history_filte
 	return status;
 }
 
+static enum status check_verdict(const char *word, struct err *err)
+{
+	for (int i = VERDICT_HELPED; i <= VERDICT_VOID && word; i++)
+		if (text_equal(word, verdict_name((enum verdict)i)))
+			return STATUS_OK;
+	return word ? err_set(err, STATUS_INPUT, "there is no verdict '%s'; there are helped, hurt, neutral, failed and void", word)
+		    : STATUS_OK;
+}
+
 enum status cmd_history(int argc, char **argv, struct err *err)
 {
 	struct history_filters filters = {0};
 	const char *db = "results.db";
 	bool as_json = false, help = false;
 	const struct option options[] = {
-		{"db", OPTION_STRING, &db, 0, 0, "FILE", "Results database (default results.db)."},
-		{"experiment", OPTION_STRING, &filters.experiment, 0, 0, "NAME", "Only this experiment."},
-		{"knob", OPTION_STRING, &filters.knob, 0, 0, "KNOB", "Only this knob, such as speculation; aa_twin for the twins."},
+		{"db", OPTION_STRING, &db, 1, 0, "FILE", "Results database (default results.db)."},
+		{"experiment", OPTION_STRING, &filters.experiment, 1, 0, "NAME", "Only this experiment."},
+		{"knob", OPTION_STRING, &filters.knob, 1, 0, "KNOB", "Only this knob, such as speculation; aa_twin for the twins."},
 		{"value", OPTION_STRING, &filters.value, 0, 0, "VALUE", "Only this value of the knob."},
-		{"model", OPTION_STRING, &filters.model, 0, 0, "TEXT", "Only models whose name contains this."},
-		{"machine", OPTION_STRING, &filters.machine, 0, 0, "TEXT", "Only machines whose name contains this."},
-		{"verdict", OPTION_STRING, &filters.verdict, 0, 0, "WORD", "Only helped, hurt, neutral, failed or void."},
+		{"model", OPTION_STRING, &filters.model, 1, 0, "TEXT", "Only models whose name contains this."},
+		{"machine", OPTION_STRING, &filters.machine, 1, 0, "TEXT", "Only machines whose name contains this."},
+		{"verdict", OPTION_STRING, &filters.verdict, 1, 0, "WORD", "Only helped, hurt, neutral, failed or void."},
 		{"limit", OPTION_I64, &filters.limit, 0, 1e9, "N", "At most so many rows; 0: all (default)."},
 		{"json", OPTION_FLAG, &as_json, 0, 0, NULL, "Print the rows as JSON."},
 		{"help", OPTION_FLAG, &help, 0, 0, NULL, "Print this text."},
@@ -64,9 +73,11 @@ enum status cmd_history(int argc, char **argv, struct err *err)
 	if (!status && n_words)
 		status = err_set(err, STATUS_INPUT, "history takes options only, got '%s' (see verdict history --help)", words[0]);
 	if (!status)
+		status = check_verdict(filters.verdict, err);
+	if (!status)
 		status = cmd_require_database(db, err);
 	if (!status)
-		status = store_open(db, &store, err);
+		status = store_open_to_read(db, &store, err);
 	if (!status)
 		status = print_history(store, &filters, as_json, err);
 	store_close(store);
@@ -95,7 +106,7 @@ enum status cmd_show(int argc, char **argv, struct err *err)
 	const char *db = "results.db";
 	bool as_json = false, help = false;
 	const struct option options[] = {
-		{"db", OPTION_STRING, &db, 0, 0, "FILE", "Results database (default results.db)."},
+		{"db", OPTION_STRING, &db, 1, 0, "FILE", "Results database (default results.db)."},
 		{"json", OPTION_FLAG, &as_json, 0, 0, NULL, "Print the whole record as JSON."},
 		{"help", OPTION_FLAG, &help, 0, 0, NULL, "Print this text."},
 	};
@@ -111,7 +122,7 @@ enum status cmd_show(int argc, char **argv, struct err *err)
 	if (!status)
 		status = cmd_require_database(db, err);
 	if (!status)
-		status = store_open(db, &store, err);
+		status = store_open_to_read(db, &store, err);
 	if (!status)
 		status = print_shown(store, id, as_json, err);
 	store_close(store);

@@ -142,7 +142,7 @@ enum status cmd_import(int argc, char **argv, struct err *err)
 	const char *db = "results.db", *words[OPTION_LIST_MAX];
 	bool as_json = false, help = false;
 	const struct option options[] = {
-		{"db", OPTION_STRING, &db, 0, 0, "FILE", "Results database, made where it is missing (default results.db)."},
+		{"db", OPTION_STRING, &db, 1, 0, "FILE", "Results database, made where it is missing (default results.db)."},
 		{"json", OPTION_FLAG, &as_json, 0, 0, NULL, "Print the counts as JSON."},
 		{"help", OPTION_FLAG, &help, 0, 0, NULL, "Print this text."},
 	};
@@ -198,8 +198,8 @@ enum status cmd_export(int argc, char **argv, struct err *err)
 	const char *db = "results.db", *format = "record", *words[2];
 	bool help = false;
 	const struct option options[] = {
-		{"db", OPTION_STRING, &db, 0, 0, "FILE", "Results database (default results.db)."},
-		{"format", OPTION_STRING, &format, 0, 0, "NAME", "record (default), json, csv or aiperf."},
+		{"db", OPTION_STRING, &db, 1, 0, "FILE", "Results database (default results.db)."},
+		{"format", OPTION_STRING, &format, 1, 0, "NAME", "record (default), json, csv or aiperf."},
 		{"help", OPTION_FLAG, &help, 0, 0, NULL, "Print this text."},
 	};
 	size_t n_options = sizeof options / sizeof options[0], n_words = 0;
@@ -215,7 +215,7 @@ enum status cmd_export(int argc, char **argv, struct err *err)
 	if (!status)
 		status = cmd_require_database(db, err);
 	if (!status)
-		status = store_open(db, &store, err);
+		status = store_open_to_read(db, &store, err);
 	if (!status)
 		status = print_exported(store, id, format, err);
 	store_close(store);

@@ -116,9 +116,9 @@ enum status cmd_init(int argc, char **argv, struct err *err)
 	const char *path = "experiment.json", *sweep = NULL;
 	bool help = false;
 	const struct option options[] = {
-		{"output", OPTION_STRING, &path, 0, 0, "FILE", "File to write (default experiment.json); - prints it."},
-		{"name", OPTION_STRING, &request.name, 0, 0, "NAME", "Name of the experiment (default: engine and model)."},
-		{"sweep", OPTION_STRING, &sweep, 0, 0, "FILE", "Take the candidates from a parameter file of vllm bench sweep."},
+		{"output", OPTION_STRING, &path, 1, 0, "FILE", "File to write (default experiment.json); - prints it."},
+		{"name", OPTION_STRING, &request.name, 1, 0, "NAME", "Name of the experiment (default: engine and model)."},
+		{"sweep", OPTION_STRING, &sweep, 1, 0, "FILE", "Take the candidates from a parameter file of vllm bench sweep."},
 		{"help", OPTION_FLAG, &help, 0, 0, NULL, "Print this text."},
 	};
 	size_t n_options = sizeof options / sizeof options[0];

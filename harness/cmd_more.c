@@ -177,7 +177,7 @@ enum status cmd_more(int argc, char **argv, struct err *err)
 	const struct option options[] = {
 		{"blocks", OPTION_I64, &command.blocks, 1, BLOCKS_MAX, "N", "Blocks to add."},
 		{"resume", OPTION_FLAG, &command.resume, 0, 0, NULL, "Go on with blocks that were added before and not finished."},
-		{"db", OPTION_STRING, &command.session.db, 0, 0, "FILE", "Results database (default results.db)."},
+		{"db", OPTION_STRING, &command.session.db, 1, 0, "FILE", "Results database (default results.db)."},
 		{"json", OPTION_FLAG, &command.session.json, 0, 0, NULL, "End with one JSON document on standard output."},
 		{"help", OPTION_FLAG, &command.help, 0, 0, NULL, "Print this text."},
 	};

@@ -36,7 +36,7 @@ static enum status estimate(struct plan_command *command, struct err *err)
 	enum status status = STATUS_OK;
 	command->launch_s = NAN;
 	if (file_exists(command->db)) {
-		status = store_open(command->db, &store, err);
+		status = store_open_to_read(command->db, &store, err);
 		if (!status)
 			status = store_launch_seconds(store, experiment->hash, &command->launch_s, err);
 		store_close(store);
@@ -299,7 +299,7 @@ enum status cmd_plan(int argc, char **argv, struct err *err)
 {
 	struct plan_command command = {.db = "results.db"};
 	struct option options[EXPERIMENT_OPTIONS_COUNT + 3] = {
-		{"db", OPTION_STRING, &command.db, 0, 0, "FILE", "Results database, for the estimate (default results.db)."},
+		{"db", OPTION_STRING, &command.db, 1, 0, "FILE", "Results database, for the estimate (default results.db)."},
 		{"json", OPTION_FLAG, &command.as_json, 0, 0, NULL, "Print JSON."},
 		{"help", OPTION_FLAG, &command.help, 0, 0, NULL, "Print this text."},
 	};

@@ -34,7 +34,7 @@ static const char help_end[] = "\n"
 static size_t fill_options(struct run_command *command, struct option options[N_OPTIONS])
 {
 	const struct option own[] = {
-		{"db", OPTION_STRING, &command->session.db, 0, 0, "FILE", "Results database (default results.db)."},
+		{"db", OPTION_STRING, &command->session.db, 1, 0, "FILE", "Results database (default results.db)."},
 		{"resume", OPTION_FLAG, &command->resume, 0, 0, NULL,
 			"Go on with the newest run of this experiment; starts one when there is none."},
 		{"json", OPTION_FLAG, &command->session.json, 0, 0, NULL, "End with one JSON document on standard output."},

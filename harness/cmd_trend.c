@@ -159,10 +159,10 @@ enum status cmd_trend(int argc, char **argv, struct err *err)
 	const char *db = "results.db", *words[1];
 	bool as_json = false, help = false;
 	const struct option options[] = {
-		{"db", OPTION_STRING, &db, 0, 0, "FILE", "Results database (default results.db)."},
-		{"experiment", OPTION_STRING, &filters.experiment, 0, 0, "NAME", "Only this experiment."},
-		{"model", OPTION_STRING, &filters.model, 0, 0, "TEXT", "Only models whose name contains this."},
-		{"machine", OPTION_STRING, &filters.machine, 0, 0, "TEXT", "Only machines whose name contains this."},
+		{"db", OPTION_STRING, &db, 1, 0, "FILE", "Results database (default results.db)."},
+		{"experiment", OPTION_STRING, &filters.experiment, 1, 0, "NAME", "Only this experiment."},
+		{"model", OPTION_STRING, &filters.model, 1, 0, "TEXT", "Only models whose name contains this."},
+		{"machine", OPTION_STRING, &filters.machine, 1, 0, "TEXT", "Only machines whose name contains this."},
 		{"min-effect", OPTION_DOUBLE, &trend.limits.min_effect_pct, 0.01, 90, "PCT", "Smallest step told (default 2)."},
 		{"drift", OPTION_DOUBLE, &trend.limits.drift_pct, 0.01, 90, "PCT", "Sum of small changes told (default 5)."},
 		{"json", OPTION_FLAG, &as_json, 0, 0, NULL, "Print the series and their findings as JSON."},
@@ -178,7 +178,7 @@ enum status cmd_trend(int argc, char **argv, struct err *err)
 	if (!status)
 		status = cmd_require_database(db, err);
 	if (!status)
-		status = store_open(db, &store, err);
+		status = store_open_to_read(db, &store, err);
 	if (!status)
 		status = follow(store, &filters, &trend, as_json, err);
 	store_close(store);

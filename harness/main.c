@@ -62,11 +62,11 @@ int main(int argc, char **argv)
 	const char *name = argc > 1 ? argv[1] : NULL;
 	if (text_equal(name, GUARD_COMMAND))
 		return guard_run();
-	if (!name || text_equal(name, "--help") || text_equal(name, "-h") || text_equal(name, "help")) {
+	if (!name || (argc == 2 && (text_equal(name, "--help") || text_equal(name, "-h") || text_equal(name, "help")))) {
 		print_help(name ? stdout : stderr);
 		return name ? 0 : status_exit_code(STATUS_INPUT);
 	}
-	if (text_equal(name, "--version")) {
+	if (text_equal(name, "--version") && argc == 2) {
 		printf("verdict %s (%s)\n", version_number(), version_build_hash());
 		return 0;
 	}
@@ -76,7 +76,10 @@ int main(int argc, char **argv)
 	if (command)
 		status = command->run(argc, argv, &err);
 	else
-		err_set(&err, status, "there is no command '%s' (see verdict --help)", name);
+		err_set(&err, status,
+			name[0] == '-' && argc > 2 ? "%s takes no argument (see verdict --help)"
+						   : "there is no command '%s' (see verdict --help)",
+			name);
 	if (status && err.text[0])
 		fprintf(stderr, "%s\n", err.text);
 	return status_exit_code(status);

@@ -1,10 +1,13 @@
 /* The only file that includes SQLite. See sql.h. */
 #include "harness/sql.h"
 
+#include <errno.h>
 #include <math.h>
 #include <sqlite3.h>
 #include <string.h>
+#include <sys/stat.h>
 
+#include "base/file.h"
 #include "base/mem.h"
 #include "base/text.h"
 
@@ -18,13 +21,48 @@ struct sql_statement {
 	int bound; /* parameters bound so far */
 };
 
+/* What a failure means to whoever named the file; NULL: only SQLite's own words tell. */
+static const char *meaning_of(int code)
+{
+	static const struct {
+		int code;
+		const char *meaning;
+	} meanings[] = {
+		{SQLITE_NOTADB, "the file is no database"},
+		{SQLITE_CORRUPT, "the database is damaged"},
+		{SQLITE_READONLY, "the database cannot be written: it, or its folder, may only be read"},
+		{SQLITE_BUSY, "the database is locked: another program holds it"},
+		{SQLITE_FULL, "the disk is full"},
+	};
+	for (size_t i = 0; i < sizeof meanings / sizeof meanings[0]; i++)
+		if (meanings[i].code == code)
+			return meanings[i].meaning;
+	return NULL;
+}
+
 static enum status fail(struct sql *sql, struct err *err)
 {
-	int code = sqlite3_errcode(sql->handle);
+	int code = sqlite3_errcode(sql->handle) & 0xff; /* the rest says where it happened */
 	bool refused = code == SQLITE_CONSTRAINT || code == SQLITE_MISMATCH || code == SQLITE_TOOBIG || code == SQLITE_NOTADB;
 	enum status status = refused ? STATUS_INPUT : STATUS_UNAVAILABLE;
-	err_set(err, status, "database: %s", sqlite3_errmsg(sql->handle));
+	if (meaning_of(code))
+		err_set(err, status, "%s", meaning_of(code));
+	else
+		err_set(err, status, "database: %s", sqlite3_errmsg(sql->handle));
 	return status;
+}
+
+/* Why SQLite cannot open a file, which its own words do not tell. */
+static enum status fail_to_open(struct sql *sql, const char *path, struct err *err)
+{
+	int code = sqlite3_errcode(sql->handle) & 0xff, errnum = sqlite3_system_errno(sql->handle);
+	if (code != SQLITE_CANTOPEN)
+		return fail(sql, err);
+	if (file_is_folder(path))
+		return err_set(err, STATUS_INPUT, "it is a folder, not a database");
+	if (errnum == ENOENT || errnum == ENOTDIR)
+		return err_set(err, STATUS_NOT_FOUND, "there is no such folder to make a database in");
+	return err_set_errno(err, STATUS_UNAVAILABLE, errnum ? errnum : EACCES, "the database cannot be opened");
 }
 
 enum status sql_open(const char *path, int busy_ms, struct sql **out, struct err *err)
@@ -35,11 +73,78 @@ enum status sql_open(const char *path, int busy_ms, struct sql **out, struct err
 	if (!*path) { /* to SQLite a database that is thrown away at the end */
 		status = err_set(err, STATUS_INPUT, "a database needs a name");
 	} else if (sqlite3_open_v2(path, &sql->handle, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, NULL) != SQLITE_OK) {
-		status = fail(sql, err);
+		status = fail_to_open(sql, path, err);
+	} else if (sqlite3_db_readonly(sql->handle, "main") == 1) {
+		status = err_set(err, STATUS_UNAVAILABLE, "%s", meaning_of(SQLITE_READONLY));
 	} else {
 		sqlite3_busy_timeout(sql->handle, busy_ms);
 		status = sql_exec(sql, "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;", err);
+		if (status && (sqlite3_errcode(sql->handle) & 0xff) == SQLITE_CANTOPEN) { /* its log or index */
+			err_clear(err);
+			status = err_set(err, STATUS_UNAVAILABLE, "%s", meaning_of(SQLITE_READONLY));
+		}
 	}
+	if (status) {
+		sql_close(sql);
+		return err_add(err, "'%s'", path);
+	}
+	*out = sql;
+	return STATUS_OK;
+}
+
+/* Opens a name (a path, or a URI), and reads the first page: opening alone touches nothing. */
+static int try_to_read(struct sql *sql, const char *name, int flags, int busy_ms)
+{
+	int code = sqlite3_open_v2(name, &sql->handle, SQLITE_OPEN_READONLY | flags, NULL);
+	if (code != SQLITE_OK)
+		return code;
+	sqlite3_busy_timeout(sql->handle, busy_ms);
+	return sqlite3_exec(sql->handle, "SELECT count(*) FROM sqlite_master", NULL, NULL, NULL) & 0xff;
+}
+
+/* "file:PATH?immutable=1", the path escaped (RFC 3986). More than one slash in front would name a host. */
+static void immutable_uri(const char *path, struct text *out)
+{
+	size_t slashes = strspn(path, "/");
+	text_append_str(out, "file:");
+	for (path += slashes > 1 ? slashes - 1 : 0; *path; path++)
+		if (strchr("%?#", *path))
+			text_printf(out, "%%%02X", (unsigned char)*path);
+		else
+			text_append_char(out, *path);
+	text_append_str(out, "?immutable=1");
+}
+
+static bool has_bytes(const char *path, const char *ending)
+{
+	struct stat info;
+	struct text name = {0};
+	text_printf(&name, "%s%s", path, ending);
+	bool has = stat(text_str(&name), &info) == 0 && info.st_size > 0;
+	text_release(&name);
+	return has;
+}
+
+enum status sql_open_to_read(const char *path, int busy_ms, struct sql **out, struct err *err)
+{
+	struct sql *sql = mem_calloc(1, sizeof *sql);
+	struct text uri = {0};
+	enum status status = STATUS_OK;
+	*out = NULL;
+	int code = try_to_read(sql, path, 0, busy_ms);
+	bool wants_files = code == SQLITE_CANTOPEN || code == SQLITE_READONLY; /* the log's, which cannot be made here */
+	if (wants_files && !file_is_folder(path) && has_bytes(path, "-wal")) {
+		status = err_set(err, STATUS_UNAVAILABLE,
+			"its newest entries are in '%s-wal', which can only be read where files can be made beside it", path);
+	} else if (wants_files && has_bytes(path, "")) {
+		/* Without a log it cannot be in use by a writer: there would be one. */
+		sqlite3_close(sql->handle);
+		immutable_uri(path, &uri);
+		code = try_to_read(sql, text_str(&uri), SQLITE_OPEN_URI, busy_ms);
+	}
+	if (!status && code != SQLITE_OK)
+		status = fail_to_open(sql, path, err);
+	text_release(&uri);
 	if (status) {
 		sql_close(sql);
 		return err_add(err, "'%s'", path);

@@ -12,11 +12,17 @@
 struct sql;
 struct sql_statement;
 
-/* Opens or creates a database: WAL, foreign keys, full synchronisation, waits up to busy_ms for other writers. */
+/* Opens or creates a database: WAL, foreign keys, full synchronisation, waits up to busy_ms for other writers. A name that cannot
+ * be that of a database is STATUS_INPUT or STATUS_NOT_FOUND; one that may not be written is STATUS_UNAVAILABLE. */
 enum status sql_open(const char *path, int busy_ms, struct sql **out, struct err *err);
+
+/* Opens a database that may only be read, as on a read-only file system. What another program has in its write-ahead log is read
+ * with it; STATUS_UNAVAILABLE where that log cannot be read without writing beside it. Nothing is ever written. */
+enum status sql_open_to_read(const char *path, int busy_ms, struct sql **out, struct err *err);
 void sql_close(struct sql *sql);
 
-/* Runs statements without results. Failures: STATUS_INPUT when a constraint of the schema is broken, else STATUS_UNAVAILABLE. */
+/* Runs statements without results. Failures: STATUS_INPUT when a constraint of the schema is broken or the file is no database,
+ * else STATUS_UNAVAILABLE. */
 enum status sql_exec(struct sql *sql, const char *text, struct err *err);
 
 /* A write transaction; taken at once, so that it cannot fail half-way for want of a lock. */

@@ -34,6 +34,36 @@ enum status store_open(const char *path, struct store **out, struct err *err)
 	return store_open_waiting(path, STORE_BUSY_MS, out, err);
 }
 
+/* The log of a database is made beside it. */
+static bool can_write(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+	struct text folder = {0};
+	text_append(&folder, slash ? path : ".", slash ? (size_t)(slash + 1 - path) : 1);
+	bool can = access(path, W_OK) == 0 && access(text_str(&folder), W_OK) == 0;
+	text_release(&folder);
+	return can;
+}
+
+enum status store_open_to_read(const char *path, struct store **out, struct err *err)
+{
+	struct sql *sql = NULL;
+	*out = NULL;
+	if (can_write(path))
+		return store_open(path, out, err);
+	enum status status = sql_open_to_read(path, STORE_BUSY_MS, &sql, err);
+	if (status)
+		return status;
+	status = store_check_version(sql, store_migrations_count, err);
+	if (status) {
+		sql_close(sql);
+		return err_add(err, "'%s'", path);
+	}
+	*out = mem_calloc(1, sizeof **out);
+	**out = (struct store){.sql = sql, .path = mem_strdup(path), .claim_fd = -1};
+	return STATUS_OK;
+}
+
 void store_close(struct store *store)
 {
 	if (!store)

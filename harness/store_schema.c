@@ -241,22 +241,41 @@ static enum status read_number(struct sql *sql, const char *question, int64_t *o
 	return status;
 }
 
+static enum status read_version(struct sql *sql, int count, int64_t *version, struct err *err)
+{
+	int64_t tables = 0;
+	enum status status = read_number(sql, "PRAGMA user_version", version, err);
+	if (!status)
+		status = read_number(sql, "SELECT count(*) FROM sqlite_master", &tables, err);
+	if (!status && *version > count)
+		status = err_set(err, STATUS_INPUT,
+			"the database has version %lld, this program knows versions up to %d: use a newer program",
+			(long long)*version, count);
+	if (!status && *version == 0 && tables)
+		status = err_set(err, STATUS_INPUT, "the file is a database of another program");
+	return status;
+}
+
+enum status store_check_version(struct sql *sql, int count, struct err *err)
+{
+	int64_t version = 0;
+	enum status status = read_version(sql, count, &version, err);
+	if (!status && version != count)
+		status = err_set(err, STATUS_UNAVAILABLE,
+			"the database has version %lld and may only be read: open it once where it can be written, to bring it to "
+			"version %d",
+			(long long)version, count);
+	return status;
+}
+
 /* The version is read inside the transaction: another process may have migrated since. */
 static enum status migrate_once(struct sql *sql, const char *const *migrations, int count, bool *done, struct err *err)
 {
-	int64_t version = 0, tables = 0;
+	int64_t version = 0;
 	enum status status = sql_begin(sql, err);
 	if (status)
 		return status;
-	status = read_number(sql, "PRAGMA user_version", &version, err);
-	if (!status)
-		status = read_number(sql, "SELECT count(*) FROM sqlite_master", &tables, err);
-	if (!status && version > count)
-		status = err_set(err, STATUS_INPUT,
-			"the database has version %lld, this program knows versions up to %d: use a newer program",
-			(long long)version, count);
-	if (!status && version == 0 && tables)
-		status = err_set(err, STATUS_INPUT, "the file is a database of another program");
+	status = read_version(sql, count, &version, err);
 	*done = !status && version == count;
 	if (!status && !*done) {
 		struct text bump = {0};

@@ -12,4 +12,7 @@ extern const int store_migrations_count;
  * killed migration leaves the older version whole. Refused with STATUS_INPUT: a newer version, a database that is not ours. */
 enum status store_migrate(struct sql *sql, const char *const *migrations, int count, struct err *err);
 
+/* Refuses what can only be read and has another version than count. */
+enum status store_check_version(struct sql *sql, int count, struct err *err);
+
 #endif

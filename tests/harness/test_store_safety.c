@@ -32,7 +32,7 @@ static void a_newer_or_foreign_database_is_refused(void **state)
 	file_write_atomic(text_path, "this is no database, but long enough to be taken for one at first sight", 71, NULL);
 	err_clear(&f->err);
 	assert_int_equal(store_open(text_path, &store, &f->err), STATUS_INPUT);
-	assert_non_null(strstr(f->err.text, "not a database"));
+	assert_non_null(strstr(f->err.text, "no database"));
 	err_clear(&f->err);
 	assert_int_equal(store_open("", &store, &f->err), STATUS_INPUT);
 	err_clear(&f->err);
