@@ -9,6 +9,7 @@
 #include "harness/cmd_common.h"
 #include "harness/commands.h"
 #include "harness/foreign.h"
+#include "harness/record_check.h"
 #include "harness/report.h"
 #include "harness/report_export.h"
 #include "harness/store.h"
@@ -26,7 +27,11 @@ static const char import_help[] =
 	"Results of other benchmarks are kept in the table \"measurement\", and never judged: llama-bench (JSON, JSONL, SQL), "
 	"vLLM's "
 	"bench serve\n"
-	"(JSON), SGLang's bench_serving (JSONL), InferenceX rows (JSON). A file is added whole or not at all.\n";
+	"(JSON), SGLang's bench_serving (JSONL), InferenceX rows (JSON).\n"
+	"\n"
+	"An import is all or nothing: what is not sound is refused with file, place, field and reason, and then nothing of any "
+	"PATH "
+	"is added.\n";
 
 static const char export_help[] =
 	"usage: verdict export ID [options]\n"
@@ -43,11 +48,25 @@ struct importing {
 	size_t measurements, known_measurements;
 };
 
+/* "FILE:LINE:COL: place in the record: reason" */
+static enum status check_record(const struct json *record, const struct text *text, const char *file, struct err *err)
+{
+	char place[RECORD_PATH_BYTES];
+	int line = 1, column = 1;
+	enum status status = record_check(record, place, err);
+	if (!status)
+		return STATUS_OK;
+	json_locate(text_str(text), text->len, place, false, &line, &column);
+	return err_add(err, "%s:%d:%d", file, line, column);
+}
+
 static enum status import_record(struct importing *importing, const struct text *text, const char *path, struct err *err)
 {
 	struct json *record = NULL;
 	bool added = false;
 	enum status status = json_parse(text_str(text), text->len, path, &record, err);
+	if (!status)
+		status = check_record(record, text, path, err);
 	if (!status && store_import(importing->store, record, &added, err))
 		status = err_add(err, "%s", path);
 	importing->added += !status && added;
@@ -120,6 +139,17 @@ static enum status import_path(struct importing *importing, const char *path, st
 	return status;
 }
 
+/* One file that is refused keeps all of them out. */
+static enum status import_all(struct importing *importing, const char *const *paths, size_t n_paths, struct err *err)
+{
+	enum status status = store_begin_import(importing->store, err);
+	if (status)
+		return status;
+	for (size_t i = 0; i < n_paths && !status; i++)
+		status = import_path(importing, paths[i], err);
+	return store_end_import(importing->store, status, err);
+}
+
 static enum status print_counts(const struct importing *importing, const char *db, bool as_json, struct err *err)
 {
 	struct text text = {0};
@@ -156,8 +186,8 @@ enum status cmd_import(int argc, char **argv, struct err *err)
 	bool made = access(db, F_OK) != 0;
 	if (!status)
 		status = store_open(db, &importing.store, err);
-	for (size_t i = 0; i < n_words && !status; i++)
-		status = import_path(&importing, words[i], err);
+	if (!status)
+		status = import_all(&importing, words, n_words, err);
 	if (!status)
 		status = print_counts(&importing, db, as_json, err);
 	if (status && made)

@@ -13,6 +13,7 @@
 
 struct sql {
 	sqlite3 *handle;
+	int depth; /* of transactions */
 };
 
 struct sql_statement {
@@ -168,25 +169,30 @@ enum status sql_exec(struct sql *sql, const char *text, struct err *err)
 
 enum status sql_begin(struct sql *sql, struct err *err)
 {
-	return sql_exec(sql, "BEGIN IMMEDIATE", err);
+	enum status status = sql_exec(sql, sql->depth ? "SAVEPOINT part" : "BEGIN IMMEDIATE", err);
+	sql->depth += !status;
+	return status;
 }
 
-enum status sql_commit(struct sql *sql, struct err *err)
+/* The innermost transaction. */
+static enum status commit(struct sql *sql, struct err *err)
 {
-	return sql_exec(sql, "COMMIT", err);
+	return sql_exec(sql, sql->depth > 1 ? "RELEASE part" : "COMMIT", err);
 }
 
-void sql_rollback(struct sql *sql)
+static void roll_back(struct sql *sql)
 {
-	sqlite3_exec(sql->handle, "ROLLBACK", NULL, NULL, NULL);
+	sqlite3_exec(sql->handle, sql->depth > 1 ? "ROLLBACK TO part; RELEASE part" : "ROLLBACK", NULL, NULL, NULL);
 }
 
 enum status sql_end(struct sql *sql, enum status status, struct err *err)
 {
+	ASSERT(sql->depth > 0);
 	if (!status)
-		status = sql_commit(sql, err);
+		status = commit(sql, err);
 	if (status)
-		sql_rollback(sql);
+		roll_back(sql);
+	sql->depth--;
 	return status;
 }
 

@@ -25,10 +25,9 @@ void sql_close(struct sql *sql);
  * else STATUS_UNAVAILABLE. */
 enum status sql_exec(struct sql *sql, const char *text, struct err *err);
 
-/* A write transaction; taken at once, so that it cannot fail half-way for want of a lock. */
+/* A write transaction; taken at once, so that it cannot fail half-way for want of a lock. One within another is a part of it: what
+ * the inner one did is undone alone when it fails, and with the outer one when that fails. */
 enum status sql_begin(struct sql *sql, struct err *err);
-enum status sql_commit(struct sql *sql, struct err *err);
-void sql_rollback(struct sql *sql);
 
 /* Ends a transaction: commits when status is STATUS_OK, else rolls back. Returns the first failure. */
 enum status sql_end(struct sql *sql, enum status status, struct err *err);

@@ -132,7 +132,12 @@ enum status store_confirmation(
 /* The whole record of an experiment, to be imported elsewhere. Caller frees. */
 enum status store_export(struct store *store, int64_t experiment_id, struct json **out, struct err *err);
 
-/* Adds a record, all or nothing. *added is false when the database has it already. STATUS_INPUT: it is not a sound record. */
+/* Several imports as one: between the two nothing is seen by others, and when any fails nothing of any stays. */
+enum status store_begin_import(struct store *store, struct err *err);
+enum status store_end_import(struct store *store, enum status status, struct err *err);
+
+/* Adds a record, all or nothing. *added is false when the database has it already. STATUS_INPUT: it is not a sound record (see
+ * record_check.h). */
 enum status store_import(struct store *store, const struct json *record, bool *added, struct err *err);
 
 /* Adds measurements of other benchmarks (rows of foreign_read), all or nothing; those that are known already are left as they are.

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "harness/record_check.h"
 #include "harness/store_internal.h"
 
 /* --- rows of the public contract ------------------------------------------------------------------------------------ */
@@ -385,36 +386,12 @@ static enum status is_known(struct store *store, const struct json *record, bool
 	return status;
 }
 
-/* Names go to terminals as they are. */
-static enum status check_name(const struct json *object, const char *what, struct err *err)
-{
-	const char *name = json_text(json_get(object, "name"));
-	for (const char *c = name ? name : ""; *c; c++)
-		if ((unsigned char)*c < ' ' || *c == 0x7f)
-			return err_set(err, STATUS_INPUT, "%s: name must not contain control characters", what);
-	return STATUS_OK;
-}
-
-static enum status check_names(const struct json *record, struct err *err)
-{
-	static const char *const objects[] = {"experiment", "model"}, *const lists[] = {"arms", "workloads"};
-	enum status status = STATUS_OK;
-	for (size_t i = 0; i < sizeof objects / sizeof objects[0] && !status; i++)
-		status = check_name(json_get(record, objects[i]), objects[i], err);
-	for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
-		for (size_t k = 0; k < json_count(json_get(record, lists[i])) && !status; k++)
-			status = check_name(json_at(json_get(record, lists[i]), k), lists[i], err);
-	return status;
-}
-
 static enum status insert_record(struct store *store, const struct json *record, struct err *err)
 {
 	const struct json *launches = json_get(record, "launches"), *verdicts = json_get(record, "verdicts"),
 			  *extensions = json_get(record, "extensions");
 	int64_t experiment_id = 0;
-	enum status status = check_names(record, err);
-	if (!status)
-		status = store_insert_head(store, record, true, &experiment_id, err);
+	enum status status = store_insert_head(store, record, true, &experiment_id, err);
 	for (size_t i = 0; i < json_count(launches) && !status; i++)
 		if (store_insert_launch(store, experiment_id, json_at(launches, i), err))
 			status = err_add(err, "launches[%zu]", i);
@@ -431,13 +408,23 @@ static enum status insert_record(struct store *store, const struct json *record,
 	return status;
 }
 
+enum status store_begin_import(struct store *store, struct err *err)
+{
+	return sql_begin(store->sql, err);
+}
+
+enum status store_end_import(struct store *store, enum status status, struct err *err)
+{
+	return sql_end(store->sql, status, err);
+}
+
 enum status store_import(struct store *store, const struct json *record, bool *added, struct err *err)
 {
 	bool known = false;
 	*added = false;
-	if (!text_equal(json_text(json_get(record, "schema")), RECORD_SCHEMA))
-		return err_set(err, STATUS_INPUT, "schema: must be \"%s\"", RECORD_SCHEMA);
-	enum status status = sql_begin(store->sql, err);
+	enum status status = record_check(record, NULL, err);
+	if (!status)
+		status = sql_begin(store->sql, err);
 	if (status)
 		return status;
 	status = is_known(store, record, &known, err);

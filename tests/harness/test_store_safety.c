@@ -178,7 +178,7 @@ static void a_launch_that_cannot_be_saved_is_kept_and_saved_later(void **state)
 	assert_int_equal(store_save_launch(f->store, f->id, f->experiment, &launch, &f->err), STATUS_UNAVAILABLE);
 	assert_non_null(strstr(f->err.text, "locked"));
 	launch_result_release(&launch);
-	sql_rollback(other);
+	sql_end(other, STATUS_INTERRUPTED, NULL);
 	sql_close(other);
 	assert_int_equal(store_bed_ask(f->store, "SELECT count(*) FROM launch"), 1);
 	store_close(f->store);
