@@ -188,7 +188,8 @@ static void writing_is_refused_clearly(void **state)
 	fill(f);
 	close_store(f);
 	allow_reading_only(f, true);
-	struct answer import = ask(f->path, cmd_import, "experiments/reference", NULL), more = ask(f->path, cmd_more, "1", "--blocks=1");
+	struct answer import = ask(f->path, cmd_import, "experiments/reference", NULL),
+		      more = ask(f->path, cmd_more, "1", "--blocks=1");
 	assert_int_equal(import.status, STATUS_UNAVAILABLE);
 	assert_non_null(strstr(import.error, "the database cannot be written"));
 	assert_non_null(strstr(import.error, f->path));
