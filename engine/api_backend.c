@@ -39,10 +39,9 @@ static bool token_bytes(const void *self, int32_t id, bool with_special, struct 
 	return tokenizer_decode_one(engine_tokenizer(self), id, with_special, out);
 }
 
-static enum status render_chat(
-	const void *self, const struct chat_message *messages, size_t count, struct token_list *out, struct err *err)
+static enum status render_chat(const void *self, const struct chat *chat, struct token_list *out, struct err *err)
 {
-	return chat_render(engine_source(self), engine_tokenizer(self), messages, count, out, err);
+	return chat_render(engine_source(self), engine_tokenizer(self), chat, out, err);
 }
 
 static enum status submit(void *self, const int32_t *prompt, size_t count, const struct sampling *sampling,

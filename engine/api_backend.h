@@ -16,8 +16,7 @@ struct api_backend_ops {
 		const void *self, const char *text, size_t len, bool parse_special, struct token_list *out, struct err *err);
 	/* Raw bytes of one token; control tokens give nothing unless with_special. False: no such token. */
 	bool (*token_bytes)(const void *self, int32_t id, bool with_special, struct text *out);
-	enum status (*render_chat)(
-		const void *self, const struct chat_message *messages, size_t count, struct token_list *out, struct err *err);
+	enum status (*render_chat)(const void *self, const struct chat *chat, struct token_list *out, struct err *err);
 	/* As the functions of engine.h. */
 	enum status (*submit)(void *self, const int32_t *prompt, size_t count, const struct sampling *sampling,
 		const struct engine_listener *listener, uint64_t *id, struct err *err);

@@ -44,7 +44,8 @@ static enum status encode_chat(const struct encoder *encoder, struct token_list 
 		bytes += request->messages[i].content_len;
 	if (check_bytes(encoder, bytes, error) != STATUS_OK)
 		return STATUS_INPUT;
-	if (backend->ops->render_chat(backend->self, request->messages, request->n_messages, out, &err) != STATUS_OK)
+	const struct chat chat = {request->messages, request->n_messages, request->tools};
+	if (backend->ops->render_chat(backend->self, &chat, out, &err) != STATUS_OK)
 		return api_engine_refusal(&err, error);
 	return STATUS_OK;
 }

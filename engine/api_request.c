@@ -97,7 +97,6 @@ static const struct unsupported {
 	{"logit_bias", 0},
 	{"min_tokens", 0},
 	{"use_beam_search", 0},
-	{"tools", 0},
 	{"functions", 0},
 	{"stop_token_ids", 0},
 	{"prompt_logprobs", 0},
@@ -249,6 +248,7 @@ static enum status read_message(
 	const struct json *role = json_get(value, "role");
 
 	out->role = accepted_role(json_text(role));
+	out->more = value;
 	if (!out->role || json_text_len(role) != strlen(json_text(role)))
 		return api_error_set(
 			error, 400, "invalid_value", "messages", "a message's 'role' must be system, user, assistant or tool");
@@ -260,7 +260,7 @@ static enum status read_message(
 	if (json_kind_of(content) == JSON_KIND_ARRAY)
 		return read_parts(request, content, out, error);
 	if (!is_given(content) && strcmp(out->role, "assistant") == 0) {
-		out->content = "";
+		out->content = json_count(json_get(value, "tool_calls")) > 0 ? NULL : ""; /* a call needs no words */
 		return STATUS_OK;
 	}
 	return api_error_set(
@@ -283,6 +283,39 @@ static enum status read_messages(struct api_request *request, struct api_error *
 		if (read_message(request, json_at(messages, i), &request->messages[i], error) != STATUS_OK)
 			return STATUS_INPUT;
 	}
+	return STATUS_OK;
+}
+
+/* ---- tools ---- */
+
+static enum status check_tool(const struct json *tool, size_t number, struct api_error *error)
+{
+	const char *type = json_text(json_get(tool, "type"));
+
+	if (type && strcmp(type, "function") == 0 && json_text(json_get(json_get(tool, "function"), "name")))
+		return STATUS_OK;
+	return api_error_set(error, 400, "invalid_value", "tools",
+		"'tools': element %zu is no {\"type\": \"function\", \"function\": {\"name\": \"…\", …}}", number);
+}
+
+/* What the model says cannot be forced: only "auto" and "none" can be meant. */
+static enum status read_tools(struct api_request *request, struct api_error *error)
+{
+	const struct json *tools = json_get(request->root, "tools"), *choice = json_get(request->root, "tool_choice");
+	const char *chosen = json_text(choice);
+	enum status status = STATUS_OK;
+
+	if (is_given(tools) && json_kind_of(tools) != JSON_KIND_ARRAY)
+		return api_error_set(error, 400, "invalid_type", "tools", "'tools' must be an array");
+	for (size_t i = 0; status == STATUS_OK && i < json_count(tools); i++)
+		status = check_tool(json_at(tools, i), i, error);
+	if (status != STATUS_OK)
+		return status;
+	if (is_given(choice) && (!chosen || (strcmp(chosen, "auto") != 0 && strcmp(chosen, "none") != 0)))
+		return api_error_set(
+			error, 400, "unsupported", "tool_choice", "'tool_choice' other than auto and none is not supported");
+	if (json_count(tools) > 0 && !(chosen && strcmp(chosen, "none") == 0))
+		request->tools = tools;
 	return STATUS_OK;
 }
 
@@ -411,6 +444,8 @@ enum status api_request_parse(enum api_kind kind, const char *body, size_t len, 
 		status = read_stop(out, error);
 	if (status == STATUS_OK)
 		status = read_stream_options(out, error);
+	if (status == STATUS_OK && kind == API_CHAT)
+		status = read_tools(out, error);
 	if (status == STATUS_OK)
 		status = refuse_unsupported(out->root, error);
 	return status;

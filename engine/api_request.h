@@ -1,7 +1,8 @@
 /* Bodies of /v1/completions and /v1/chat/completions: JSON from outside in, checked values out. Pure.
  *
  * Absent and null mean the same. Unknown fields are ignored, as OpenAI-compatible servers do; a known field of the wrong type or
- * out of range is refused, and so is a feature that would change the answer and is not built (penalties, tools, echo, …). */
+ * out of range is refused, and so is a feature that would change the answer and is not built (penalties, echo, …). Tools are shown
+ * to the model by its chat template; the calls that it writes are text of the answer. */
 #ifndef ENGINE_API_REQUEST_H
 #define ENGINE_API_REQUEST_H
 
@@ -33,6 +34,7 @@ struct api_request {
 	size_t n_prompts;
 	struct chat_message *messages; /* of a chat */
 	size_t n_messages;
+	const struct json *tools; /* of a chat, in root; NULL: none, or not to be used */
 	struct stop_string stops[STOP_STRINGS_MAX];
 	size_t n_stops;
 	int n; /* choices per prompt */

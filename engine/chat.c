@@ -46,20 +46,31 @@ struct mark {
 	char bytes[MARK_BYTES];
 };
 
-static bool choose_mark(const struct chat_message *messages, size_t n_messages, struct mark *out)
+/* All texts of a chat that come from outside, one after another. */
+static void append_texts(const struct chat *chat, struct text *out)
 {
-	for (int i = 0; i < MARKS; i++) {
-		bool is_free = true;
-
-		*out = (struct mark){{'\xef', '\xb7', (char)(0x90 + i)}};
-		for (size_t k = 0; k < n_messages; k++)
-			is_free = is_free &&
-				!(messages[k].content &&
-					memmem(messages[k].content, messages[k].content_len, out->bytes, MARK_BYTES));
-		if (is_free)
-			return true;
+	for (size_t i = 0; i < chat->n_messages; i++) {
+		if (chat->messages[i].content)
+			text_append(out, chat->messages[i].content, chat->messages[i].content_len);
+		if (chat->messages[i].more)
+			json_write(chat->messages[i].more, JSON_STYLE_COMPACT, out);
 	}
-	return false;
+	if (chat->tools)
+		json_write(chat->tools, JSON_STYLE_COMPACT, out);
+}
+
+static bool choose_mark(const struct chat *chat, struct mark *out)
+{
+	struct text texts = {0};
+	bool is_free = false;
+
+	append_texts(chat, &texts);
+	for (int i = 0; i < MARKS && !is_free; i++) {
+		*out = (struct mark){{'\xef', '\xb7', (char)(0x90 + i)}};
+		is_free = !memmem(text_str(&texts), texts.len, out->bytes, MARK_BYTES);
+	}
+	text_release(&texts);
+	return is_free;
 }
 
 /* Puts the mark behind the first character of everything that would be a control token. */
@@ -88,11 +99,13 @@ static bool role_is_sound(const char *role)
 	return len > 0 && len <= ROLE_BYTES_MAX && role[len] == '\0';
 }
 
-static enum status check_messages(const struct chat_message *messages, size_t n_messages, struct err *err)
+static enum status check_messages(const struct chat *chat, struct err *err)
 {
-	if (n_messages == 0)
+	const struct chat_message *messages = chat->messages;
+
+	if (chat->n_messages == 0)
 		return err_set(err, STATUS_INPUT, "there are no messages");
-	for (size_t i = 0; i < n_messages; i++)
+	for (size_t i = 0; i < chat->n_messages; i++)
 		if (!messages[i].role || !role_is_sound(messages[i].role))
 			return err_set(
 				err, STATUS_INPUT, "message %zu: a role is 1 to %d letters, digits, '_' or '-'", i, ROLE_BYTES_MAX);
@@ -111,27 +124,48 @@ static char *token_text(struct arena *arena, const struct tokenizer *tokenizer, 
 	return copy;
 }
 
-static enum status render(const struct jinja *jinja, const struct tokenizer *tokenizer, const struct chat_message *messages,
-	size_t n_messages, const struct mark *mark, struct text *out, struct err *err)
+/* What strings of tools and calls need to be broken up. */
+struct breaker {
+	const struct tokenizer *tokenizer;
+	const struct mark *mark;
+};
+
+static void break_up_string(void *ctx, const char *text, size_t len, struct text *out)
+{
+	const struct breaker *breaker = ctx;
+
+	break_up(breaker->tokenizer, text, len, breaker->mark, out);
+}
+
+static enum status render(const struct jinja *jinja, const struct tokenizer *tokenizer, const struct chat *chat,
+	const struct mark *mark, struct text *out, struct err *err)
 {
 	struct arena arena = {0};
-	struct jinja_message *broken_up = arena_calloc(&arena, n_messages, sizeof(*broken_up));
+	struct jinja_message *broken_up = arena_calloc(&arena, chat->n_messages, sizeof(*broken_up));
+	struct breaker breaker = {tokenizer, mark};
 	struct jinja_input input = {
 		.messages = broken_up,
-		.n_messages = n_messages,
+		.n_messages = chat->n_messages,
+		.tools = chat->tools,
 		.bos_token = token_text(&arena, tokenizer, tokenizer_bos(tokenizer)),
 		.eos_token = token_text(&arena, tokenizer, tokenizer_eos(tokenizer)),
 		.now_s = clock_realtime_ns() / 1000000000,
+		.change = break_up_string,
+		.change_ctx = &breaker,
 	};
 	struct text content = {0};
 	enum status status;
 
-	for (size_t i = 0; i < n_messages; i++) {
+	for (size_t i = 0; i < chat->n_messages; i++) {
+		const struct chat_message *message = &chat->messages[i];
+
+		broken_up[i] = (struct jinja_message){.role = message->role, .more = message->more};
+		if (!message->content)
+			continue;
 		text_clear(&content);
-		if (messages[i].content)
-			break_up(tokenizer, messages[i].content, messages[i].content_len, mark, &content);
-		broken_up[i] = (struct jinja_message){
-			messages[i].role, arena_strndup(&arena, text_str(&content), content.len), content.len};
+		break_up(tokenizer, message->content, message->content_len, mark, &content);
+		broken_up[i].content = arena_strndup(&arena, text_str(&content), content.len);
+		broken_up[i].content_len = content.len;
 	}
 	status = jinja_render(jinja, &input, out, err);
 	text_release(&content);
@@ -141,21 +175,23 @@ static enum status render(const struct jinja *jinja, const struct tokenizer *tok
 	return status ? err_add(err, "chat template") : status;
 }
 
-enum status chat_render(const struct source *source, const struct tokenizer *tokenizer, const struct chat_message *messages,
-	size_t n_messages, struct token_list *out, struct err *err)
+enum status chat_render(const struct source *source, const struct tokenizer *tokenizer, const struct chat *chat,
+	struct token_list *out, struct err *err)
 {
 	struct text rendered = {0};
 	struct jinja *jinja = NULL;
 	struct mark mark;
-	enum status status = check_messages(messages, n_messages, err);
+	enum status status = check_messages(chat, err);
 
 	if (!status)
 		status = open_template(source, tokenizer, &jinja, err);
-	if (!status && !choose_mark(messages, n_messages, &mark))
+	if (!status && chat->tools && !jinja_mentions(jinja, "tools"))
+		status = err_set(err, STATUS_INPUT, "the model's chat template has no place for tools");
+	if (!status && !choose_mark(chat, &mark))
 		status = err_set(
 			err, STATUS_INPUT, "the messages have all of the code points U+FDD0 to U+FDEF, which are no characters");
 	if (!status)
-		status = render(jinja, tokenizer, messages, n_messages, &mark, &rendered, err);
+		status = render(jinja, tokenizer, chat, &mark, &rendered, err);
 	if (!status)
 		status = tokenizer_encode_marked(tokenizer, text_str(&rendered), rendered.len, mark.bytes, MARK_BYTES, out, err);
 	jinja_free(jinja);
@@ -180,17 +216,18 @@ static enum status check_markers(const struct tokenizer *tokenizer, const struct
 
 enum status chat_check(const struct source *source, const struct tokenizer *tokenizer, struct err *err)
 {
-	static const struct chat_message messages[] = {{"user", "a", 1}, {"assistant", "b", 1}, {"user", "c", 1}};
+	static const struct chat_message messages[] = {{"user", "a", 1, NULL}, {"assistant", "b", 1, NULL}, {"user", "c", 1, NULL}};
 	struct jinja *jinja;
 	enum status status = open_template(source, tokenizer, &jinja, err);
 
 	for (size_t n = 1; n <= 3 && !status; n += 2) {
+		const struct chat chat = {.messages = messages, .n_messages = n};
 		struct text rendered = {0};
 		struct mark mark;
 		struct err reason = {0};
 
-		(void)choose_mark(messages, n, &mark); /* none of these has one */
-		status = render(jinja, tokenizer, messages, n, &mark, &rendered, &reason);
+		(void)choose_mark(&chat, &mark); /* none of these has one */
+		status = render(jinja, tokenizer, &chat, &mark, &rendered, &reason);
 		if (status)
 			err_set_code(err, STATUS_INPUT, "unsupported_chat_template", "%s", reason.text);
 		else

@@ -10,6 +10,8 @@
 
 struct jinja {
 	struct arena arena;
+	const char *source; /* in the arena */
+	size_t source_len;
 	struct statement *first;
 };
 
@@ -17,7 +19,7 @@ struct jinja {
 
 static enum status print(struct rendering *r, struct value value)
 {
-	if (value.kind == VALUE_LIST || value.kind == VALUE_DICT)
+	if (value.kind >= VALUE_LIST)
 		return err_set(r->err, STATUS_INPUT, "a list or a dict is printed as it is");
 	if (jinja_spend(r, value.len) != STATUS_OK)
 		return STATUS_INPUT;
@@ -30,12 +32,13 @@ static enum status print(struct rendering *r, struct value value)
 /* Names belong to the innermost loop, as in Jinja; members only to namespaces. */
 static enum status assign(struct rendering *r, const struct statement *s, struct value value)
 {
-	struct value scope = r->n_scopes > 0 ? r->scopes[r->n_scopes - 1] : r->globals, target = {0};
+	bool inside = r->n_scopes > r->first_scope;
+	struct value scope = inside ? r->scopes[r->n_scopes - 1] : r->globals, target = {0};
 	if (!s->member) {
 		value_set(&r->arena, scope, s->name, strlen(s->name), value);
 		return jinja_spend(r, scope.dict->count);
 	}
-	for (size_t i = r->n_scopes; i > 0 && target.kind == VALUE_UNDEFINED; i--)
+	for (size_t i = r->n_scopes; i > r->first_scope && target.kind == VALUE_UNDEFINED; i--)
 		target = value_get(r->scopes[i - 1], s->name, strlen(s->name));
 	if (target.kind == VALUE_UNDEFINED)
 		target = value_get(r->globals, s->name, strlen(s->name));
@@ -120,10 +123,19 @@ static enum status loop_items(struct rendering *r, const struct statement *s, st
 	return STATUS_OK;
 }
 
+static enum status push_scope(struct rendering *r)
+{
+	if (r->n_scopes == JINJA_DEPTH_MAX)
+		return err_set(r->err, STATUS_INPUT, "loops and macros are nested deeper than %d", JINJA_DEPTH_MAX);
+	r->scopes[r->n_scopes++] = value_dict(&r->arena);
+	return STATUS_OK;
+}
+
 static enum status run_for(struct rendering *r, const struct statement *s)
 {
 	struct value items = value_list(&r->arena);
-	r->scopes[r->n_scopes++] = value_dict(&r->arena); /* as many as statements are nested */
+	if (push_scope(r) != STATUS_OK)
+		return STATUS_INPUT;
 	enum status status = loop_items(r, s, &items);
 	for (size_t i = 0; status == STATUS_OK && i < items.list->count && !r->breaks; i++) {
 		struct value scope = r->scopes[r->n_scopes - 1] = value_dict(&r->arena);
@@ -138,6 +150,49 @@ static enum status run_for(struct rendering *r, const struct statement *s)
 	r->breaks = false;
 	r->n_scopes--;
 	return status == STATUS_OK && items.list->count == 0 ? jinja_run(r, s->otherwise) : status;
+}
+
+/* Arguments of a call by their names, or their defaults. */
+static enum status bind_parameters(
+	struct rendering *r, const struct statement *macro, const struct arguments *arguments, struct value scope)
+{
+	const struct expression *parameters = macro->a;
+	size_t by_position = 0, known = 0;
+	for (size_t i = 0; i < arguments->count; i++)
+		by_position += arguments->names[i] == NULL;
+	for (size_t i = 0; i < parameters->n_arguments; i++) {
+		struct value value = jinja_argument(arguments, i, parameters->argument_names[i]);
+		for (size_t k = 0; k < arguments->count; k++)
+			known += arguments->names[k] && strcmp(arguments->names[k], parameters->argument_names[i]) == 0;
+		if (value.kind == VALUE_UNDEFINED && parameters->arguments[i] &&
+			jinja_evaluate(r, parameters->arguments[i], &value) != STATUS_OK)
+			return STATUS_INPUT;
+		set_name(r, scope, parameters->argument_names[i], value);
+	}
+	if (by_position > parameters->n_arguments || known + by_position != arguments->count)
+		return err_set(r->err, STATUS_INPUT, "macro '%.40s' is called with arguments that it does not take", macro->name);
+	return STATUS_OK;
+}
+
+/* What its body writes. It sees its arguments and what is set outside loops, not what its caller sees. */
+enum status jinja_macro(struct rendering *r, const struct statement *macro, const struct arguments *arguments, struct value *out)
+{
+	struct text captured = {0}, *outside = r->out;
+	size_t first_scope = r->first_scope, n_scopes = r->n_scopes;
+	r->first_scope = n_scopes;
+	r->out = &captured;
+	enum status status = push_scope(r);
+	if (status == STATUS_OK)
+		status = bind_parameters(r, macro, arguments, r->scopes[n_scopes]);
+	if (status == STATUS_OK)
+		status = jinja_run(r, macro->body);
+	r->breaks = r->continues = false;
+	r->first_scope = first_scope;
+	r->n_scopes = n_scopes;
+	r->out = outside;
+	*out = value_copy(&r->arena, &captured);
+	text_release(&captured);
+	return status;
 }
 
 static enum status run_one(struct rendering *r, const struct statement *s)
@@ -156,6 +211,8 @@ static enum status run_one(struct rendering *r, const struct statement *s)
 		return run_for(r, s);
 	case STATEMENT_SET:
 		return run_set(r, s);
+	case STATEMENT_MACRO:
+		return assign(r, s, (struct value){.kind = VALUE_MACRO, .macro = s});
 	case STATEMENT_BREAK:
 	case STATEMENT_CONTINUE:
 		r->breaks = r->n_scopes > 0 && s->kind == STATEMENT_BREAK;
@@ -167,9 +224,10 @@ static enum status run_one(struct rendering *r, const struct statement *s)
 
 enum status jinja_run(struct rendering *r, const struct statement *first)
 {
-	enum status status = STATUS_OK;
+	enum status status = jinja_enter(r);
 	for (const struct statement *s = first; s && status == STATUS_OK && !r->breaks && !r->continues; s = s->next)
 		status = run_one(r, s);
+	r->depth--;
 	return status;
 }
 
@@ -185,6 +243,8 @@ enum status jinja_parse(const char *source, size_t len, struct jinja **out, stru
 		status = err_set(&local, STATUS_INPUT, "the chat template is longer than %zu bytes", SOURCE_BYTES_MAX);
 	if (status == STATUS_OK)
 		status = jinja_parse_template(source, len, &jinja->arena, &jinja->first, &local);
+	jinja->source = arena_strndup(&jinja->arena, source, status == STATUS_OK ? len : 0);
+	jinja->source_len = status == STATUS_OK ? len : 0;
 	if (status == STATUS_OK)
 		*out = jinja;
 	else
@@ -200,30 +260,98 @@ void jinja_free(struct jinja *jinja)
 	mem_free(jinja);
 }
 
-static struct value message_list(struct arena *arena, const struct jinja_input *input)
+bool jinja_mentions(const struct jinja *jinja, const char *word)
 {
-	struct value list = value_list(arena);
-	for (size_t i = 0; i < input->n_messages; i++) {
-		const struct jinja_message *message = &input->messages[i];
-		struct value dict = value_dict(arena);
-		value_set(arena, dict, "role", 4, value_text(message->role));
-		value_set(arena, dict, "content", 7, value_string(message->content, message->content_len));
-		value_append(arena, list, dict);
+	return memmem(jinja->source, jinja->source_len, word, strlen(word)) != NULL;
+}
+
+/* Puts what the text of arguments says in its place. */
+static void parse_arguments(struct json *message)
+{
+	const struct json *calls = json_get(message, "tool_calls");
+
+	for (size_t i = 0; json_kind_of(calls) == JSON_KIND_ARRAY && i < json_count(calls); i++) {
+		struct json *function = json_get(json_at(calls, i), "function"), *parsed = NULL;
+		const struct json *text = json_get(function, "arguments");
+
+		if (!json_text(text) || json_parse(json_text(text), json_text_len(text), "arguments", &parsed, NULL) != STATUS_OK)
+			continue;
+		if (json_kind_of(parsed) == JSON_KIND_OBJECT)
+			json_set(function, "arguments", parsed);
+		else
+			json_free(parsed);
 	}
-	return list;
+}
+
+static enum status read_json(struct rendering *r, const struct jinja_input *input, const struct json *json, struct value *out)
+{
+	if (value_of_json(&r->arena, json, input->change, input->change_ctx, out))
+		return STATUS_OK;
+	return err_set(r->err, STATUS_INPUT, "tools or a message are nested too deep");
+}
+
+static enum status read_message(
+	struct rendering *r, const struct jinja_input *input, const struct jinja_message *message, struct value *out)
+{
+	struct value more = {0};
+	enum status status = STATUS_OK;
+
+	*out = value_dict(&r->arena);
+	set_name(r, *out, "role", value_text(message->role));
+	set_name(r, *out, "content",
+		message->content ? value_string(message->content, message->content_len) : (struct value){.kind = VALUE_NONE});
+	if (message->more) {
+		struct json *copy = json_clone(message->more);
+
+		parse_arguments(copy);
+		status = read_json(r, input, copy, &more);
+		json_free(copy);
+	}
+	for (size_t i = 0; status == STATUS_OK && more.kind == VALUE_DICT && i < more.dict->count; i++)
+		if (!value_is(more.dict->keys[i], "role") && !value_is(more.dict->keys[i], "content"))
+			value_set(&r->arena, *out, more.dict->keys[i].bytes, more.dict->keys[i].len, more.dict->values[i]);
+	return status;
+}
+
+static enum status read_messages(struct rendering *r, const struct jinja_input *input)
+{
+	struct value list = value_list(&r->arena), message;
+	enum status status = STATUS_OK;
+
+	for (size_t i = 0; status == STATUS_OK && i < input->n_messages; i++) {
+		status = read_message(r, input, &input->messages[i], &message);
+		value_append(&r->arena, list, message);
+	}
+	set_name(r, r->globals, "messages", list);
+	return status;
+}
+
+static enum status define(struct rendering *r, const struct jinja_input *input)
+{
+	struct value tools;
+	enum status status = read_messages(r, input);
+
+	if (status == STATUS_OK && input->tools) {
+		status = read_json(r, input, input->tools, &tools);
+		set_name(r, r->globals, "tools", tools);
+	}
+	set_name(r, r->globals, "add_generation_prompt", value_bool(true));
+	if (input->bos_token)
+		set_name(r, r->globals, "bos_token", value_text(input->bos_token));
+	if (input->eos_token)
+		set_name(r, r->globals, "eos_token", value_text(input->eos_token));
+	return status;
 }
 
 enum status jinja_render(const struct jinja *jinja, const struct jinja_input *input, struct text *out, struct err *err)
 {
 	struct rendering r = {.now_s = input->now_s, .out = out, .err = err};
+	enum status status;
+
 	r.globals = value_dict(&r.arena);
-	set_name(&r, r.globals, "messages", message_list(&r.arena, input));
-	set_name(&r, r.globals, "add_generation_prompt", value_bool(true));
-	if (input->bos_token)
-		set_name(&r, r.globals, "bos_token", value_text(input->bos_token));
-	if (input->eos_token)
-		set_name(&r, r.globals, "eos_token", value_text(input->eos_token));
-	enum status status = jinja_run(&r, jinja->first);
+	status = define(&r, input);
+	if (status == STATUS_OK)
+		status = jinja_run(&r, jinja->first);
 	arena_release(&r.arena);
 	return status;
 }

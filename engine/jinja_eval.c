@@ -1,12 +1,15 @@
 /* Evaluates expressions of templates. Recursion is as deep as the parser let expressions be. */
 #include <string.h>
 
-#include "engine/jinja_node.h"
+#include "engine/jinja_text.h"
 
 /* Guesses: a prompt of a million tokens needs thousands of steps and some times its own size of memory. */
 #define STEPS_MAX 20000000
 #define STEP_UNITS 16 /* guess: going over so many bytes or names takes less than a step */
 #define ARENA_BYTES_MAX ((size_t)256 << 20)
+
+#define SLICE_STEP_MAX 1000000 /* guess */
+#define RUN_DEPTH_MAX 400 /* guess: a level takes up to 2 KB of the stack; published macros call themselves some times */
 
 enum status jinja_spend(struct rendering *r, size_t units)
 {
@@ -37,26 +40,20 @@ struct value jinja_argument(const struct arguments *arguments, size_t index, con
 	return (struct value){0};
 }
 
-static bool is_function(const char *name)
-{
-	static const char *const names[] = {"range", "namespace", "dict", "raise_exception", "strftime_now"};
-	for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-		if (strcmp(name, names[i]) == 0)
-			return true;
-	return false;
-}
-
+/* The innermost of that name, even where its value is not defined. */
 static enum status look_up(struct rendering *r, const char *name, struct value *out)
 {
 	size_t len = strlen(name), names = r->globals.dict->count;
+	bool found = false;
+
 	*out = (struct value){0};
-	for (size_t i = r->n_scopes; i > 0 && out->kind == VALUE_UNDEFINED; i--) {
-		*out = value_get(r->scopes[i - 1], name, len);
+	for (size_t i = r->n_scopes; i > r->first_scope && !found; i--) {
+		found = value_find(r->scopes[i - 1], name, len, out);
 		names += r->scopes[i - 1].dict->count;
 	}
-	if (out->kind == VALUE_UNDEFINED)
-		*out = value_get(r->globals, name, len);
-	if (out->kind == VALUE_UNDEFINED && is_function(name)) /* a function is something that is defined */
+	if (!found)
+		found = value_find(r->globals, name, len, out);
+	if (!found && jinja_knows_function(name)) /* a function is something that is defined */
 		*out = value_text("function");
 	return jinja_spend(r, names);
 }
@@ -70,13 +67,9 @@ static enum status member(struct rendering *r, struct value object, const char *
 	return jinja_spend(r, object.kind == VALUE_DICT ? object.dict->count : 0);
 }
 
-/* Python counts characters where we count bytes. Fails at other strings. */
-static enum status check_ascii(struct rendering *r, struct value string)
+static int64_t count_of(struct value object)
 {
-	for (size_t i = 0; i < string.len; i++)
-		if ((unsigned char)string.bytes[i] >= 0x80)
-			return err_set(r->err, STATUS_INPUT, "only parts of ASCII strings are supported");
-	return jinja_spend(r, string.len);
+	return object.kind == VALUE_LIST ? (int64_t)object.list->count : jinja_characters(object);
 }
 
 static enum status evaluate_index(struct rendering *r, const struct expression *e, struct value *out)
@@ -88,14 +81,12 @@ static enum status evaluate_index(struct rendering *r, const struct expression *
 		return member(r, object, index.bytes, index.len, out);
 	if (index.kind != VALUE_INT || (object.kind != VALUE_LIST && object.kind != VALUE_STRING))
 		return err_set(r->err, STATUS_INPUT, "an index is no number, or not into a list or a string");
-	if (object.kind == VALUE_STRING && check_ascii(r, object) != STATUS_OK)
-		return STATUS_INPUT;
-	int64_t count = (int64_t)(object.kind == VALUE_LIST ? object.list->count : object.len);
-	int64_t at = index.number < 0 ? index.number + count : index.number;
+	int64_t count = count_of(object), at = index.number < 0 ? index.number + count : index.number;
+
 	*out = (struct value){0};
 	if (at >= 0 && at < count)
-		*out = object.kind == VALUE_LIST ? object.list->items[at] : value_string(object.bytes + at, 1);
-	return STATUS_OK;
+		*out = object.kind == VALUE_LIST ? object.list->items[at] : jinja_pick(&r->arena, object, at, at + 1, 1);
+	return jinja_spend(r, object.len);
 }
 
 /* A bound of a slice as Python clips it. */
@@ -118,25 +109,25 @@ static enum status evaluate_slice(struct rendering *r, const struct expression *
 	int64_t begin = 0, end = 0;
 	if (jinja_evaluate(r, e->a, &object) != STATUS_OK || (e->d && jinja_evaluate(r, e->d, &step) != STATUS_OK))
 		return STATUS_INPUT;
-	if ((object.kind != VALUE_LIST && object.kind != VALUE_STRING) || step.kind != VALUE_INT ||
-		(step.number != 1 && step.number != -1))
-		return err_set(r->err, STATUS_INPUT, "only slices of lists and strings in steps of 1 or -1 are supported");
+	if ((object.kind != VALUE_LIST && object.kind != VALUE_STRING) || step.kind != VALUE_INT || step.number == 0 ||
+		step.number > SLICE_STEP_MAX || step.number < -SLICE_STEP_MAX)
+		return err_set(r->err, STATUS_INPUT, "only slices of lists and strings are supported, in steps of 1 to %d",
+			SLICE_STEP_MAX);
 	bool backwards = step.number < 0;
-	int64_t count = (int64_t)(object.kind == VALUE_LIST ? object.list->count : object.len);
+	int64_t count = count_of(object);
+
 	if (slice_bound(r, e->b, count, backwards ? count - 1 : 0, &begin) != STATUS_OK ||
 		slice_bound(r, e->c, count, backwards ? -1 : count, &end) != STATUS_OK)
 		return STATUS_INPUT;
 	if (begin < 0 && !backwards)
 		begin = 0;
+	if (end < 0 && !backwards)
+		end = 0;
 	if (backwards && begin >= count)
 		begin = count - 1;
 	if (object.kind == VALUE_STRING) {
-		if (backwards)
-			return err_set(r->err, STATUS_INPUT, "only forward slices of strings are supported");
-		if (check_ascii(r, object) != STATUS_OK)
-			return STATUS_INPUT;
-		*out = value_string(object.bytes + begin, end > begin ? (size_t)(end - begin) : 0);
-		return STATUS_OK;
+		*out = jinja_pick(&r->arena, object, begin, end, step.number);
+		return jinja_spend(r, object.len);
 	}
 	*out = value_list(&r->arena);
 	for (int64_t i = begin; backwards ? i > end : i < end; i += step.number)
@@ -150,8 +141,12 @@ static enum status evaluate_call(struct rendering *r, const struct expression *e
 	struct value object = {0};
 	if (evaluate_arguments(r, e, &arguments) != STATUS_OK)
 		return STATUS_INPUT;
-	if (e->a->kind == EXPRESSION_NAME)
-		return jinja_function(r, e->a->name, &arguments, out);
+	if (e->a->kind == EXPRESSION_NAME) {
+		if (look_up(r, e->a->name, &object) != STATUS_OK)
+			return STATUS_INPUT;
+		return object.kind == VALUE_MACRO ? jinja_macro(r, object.macro, &arguments, out)
+						  : jinja_function(r, e->a->name, &arguments, out);
+	}
 	if (e->a->kind != EXPRESSION_MEMBER)
 		return err_set(r->err, STATUS_INPUT, "something that is no function is called");
 	if (jinja_evaluate(r, e->a->a, &object) != STATUS_OK)
@@ -224,17 +219,20 @@ static enum status evaluate_unary(struct rendering *r, const struct expression *
 		*out = value_bool(!value_is_true(value));
 		return STATUS_OK;
 	}
+	if (value.kind == VALUE_FLOAT) {
+		*out = (struct value){.kind = VALUE_FLOAT, .real = -value.real};
+		return STATUS_OK;
+	}
 	if (value.kind != VALUE_INT || value.number == INT64_MIN)
 		return err_set(r->err, STATUS_INPUT, "minus before something that is no number");
 	*out = value_int(-value.number);
 	return STATUS_OK;
 }
 
-enum status jinja_evaluate(struct rendering *r, const struct expression *e, struct value *out)
+static enum status evaluate(struct rendering *r, const struct expression *e, struct value *out)
 {
 	struct value object = {0};
-	if (jinja_spend(r, 0) != STATUS_OK)
-		return STATUS_INPUT;
+
 	switch (e->kind) {
 	case EXPRESSION_LITERAL:
 		*out = e->literal;
@@ -266,4 +264,23 @@ enum status jinja_evaluate(struct rendering *r, const struct expression *e, stru
 		return evaluate_made(r, e, out);
 	}
 	return STATUS_INTERNAL;
+}
+
+enum status jinja_enter(struct rendering *r)
+{
+	return ++r->depth > RUN_DEPTH_MAX
+		? err_set(r->err, STATUS_INPUT, "macros and expressions call one another deeper than %d levels", RUN_DEPTH_MAX)
+		: STATUS_OK;
+}
+
+enum status jinja_evaluate(struct rendering *r, const struct expression *e, struct value *out)
+{
+	enum status status = jinja_enter(r);
+
+	if (status == STATUS_OK)
+		status = jinja_spend(r, 0);
+	if (status == STATUS_OK)
+		status = evaluate(r, e, out);
+	r->depth--;
+	return status;
 }

@@ -204,8 +204,12 @@ static enum status parse_word(struct tag *tag, struct expression **out)
 		{"none", {.kind = VALUE_NONE}},
 		{"None", {.kind = VALUE_NONE}},
 	};
+	static const char *const not_known[] = {"varargs", "kwargs", "caller", "self", "super"}; /* would be defined in Jinja */
 	*out = new_expression(tag, EXPRESSION_NAME);
 	(*out)->name = tag->token.text;
+	for (size_t i = 0; i < sizeof not_known / sizeof not_known[0]; i++)
+		if (tag_is(tag, not_known[i]))
+			return err_set(tag->err, STATUS_INPUT, "'%s' is not supported", not_known[i]);
 	for (size_t i = 0; i < sizeof constants / sizeof constants[0]; i++) {
 		if (tag_is(tag, constants[i].word)) {
 			(*out)->kind = EXPRESSION_LITERAL;
@@ -260,6 +264,20 @@ static enum status parse_subscript(struct tag *tag, struct expression **out)
 	return complete(tag, subscript);
 }
 
+/* Names are looked at when the whole template is known, since a macro may be called before its place; methods at once. */
+static enum status note_call(struct tag *tag, const struct expression *callee)
+{
+	if (callee->kind == EXPRESSION_NAME) {
+		struct called *called = arena_calloc(tag->arena, 1, sizeof *called);
+
+		*called = (struct called){callee->name, tag->at, *tag->called};
+		*tag->called = called;
+	}
+	return callee->kind != EXPRESSION_MEMBER || jinja_knows_method(callee->name)
+		? STATUS_OK
+		: err_set(tag->err, STATUS_INPUT, "method '%.40s' is not supported", callee->name);
+}
+
 static enum status parse_postfix(struct tag *tag, struct expression **out)
 {
 	for (;;) {
@@ -279,7 +297,7 @@ static enum status parse_postfix(struct tag *tag, struct expression **out)
 			struct expression *call = new_expression(tag, EXPRESSION_CALL);
 			call->a = *out;
 			*out = call;
-			if (parse_arguments(tag, ")", call) != STATUS_OK)
+			if (note_call(tag, call->a) != STATUS_OK || parse_arguments(tag, ")", call) != STATUS_OK)
 				return STATUS_INPUT;
 		} else {
 			return STATUS_OK;
@@ -296,6 +314,8 @@ static enum status parse_test(struct tag *tag, struct expression **out)
 	test->name = tag->token.text;
 	if (tag->token.type != TAG_WORD)
 		return tag_fail(tag, "the name of a test");
+	if (!jinja_knows_test(test->name))
+		return err_set(tag->err, STATUS_INPUT, "test '%.40s' is not supported", test->name);
 	if (tag_advance(tag) != STATUS_OK)
 		return STATUS_INPUT;
 	*out = test;
@@ -329,6 +349,8 @@ static enum status parse_filters(struct tag *tag, struct expression **out)
 			*out = filter;
 			if (tag->token.type != TAG_WORD)
 				return tag_fail(tag, "the name of a filter");
+			if (!jinja_knows_filter(filter->name))
+				return err_set(tag->err, STATUS_INPUT, "filter '%.40s' is not supported", filter->name);
 			if (tag_advance(tag) != STATUS_OK)
 				return STATUS_INPUT;
 			if ((tag_take(tag, "(") ? parse_arguments(tag, ")", filter) : complete(tag, filter)) != STATUS_OK)

@@ -42,6 +42,7 @@ enum statement_kind {
 	STATEMENT_IF, /* a: body, else otherwise */
 	STATEMENT_FOR, /* name (and name2) in a, those with b: body */
 	STATEMENT_SET, /* name = a, or name.member = a, or name = body as text */
+	STATEMENT_MACRO, /* name(the names and defaults of a): body */
 	STATEMENT_BREAK,
 	STATEMENT_CONTINUE
 };
@@ -64,9 +65,16 @@ struct tag_token {
 	const char *text; /* of a word or an operator */
 };
 
+/* A name that something is called by, and where; lists live in the arena. */
+struct called {
+	const char *name, *at;
+	struct called *next;
+};
+
 /* The tokens of one tag, and where the parser is. */
 struct tag {
 	struct arena *arena;
+	struct called **called; /* names of calls that are no methods are put before this list */
 	const char *at, *end; /* what is left to read */
 	struct tag_token token; /* the one that comes next */
 	int depth;
@@ -98,8 +106,9 @@ enum status jinja_parse_template(const char *source, size_t len, struct arena *a
 struct rendering {
 	struct arena arena;
 	struct value globals; /* dict: names set outside loops */
-	struct value scopes[JINJA_DEPTH_MAX]; /* dicts: names of loops, the innermost last */
-	size_t n_scopes;
+	struct value scopes[JINJA_DEPTH_MAX]; /* dicts: names of loops and macros, the innermost last */
+	size_t n_scopes, first_scope; /* those before first_scope belong to who called the macro that runs */
+	int depth; /* statements and expressions inside one another, through macros too */
 	int64_t now_s; /* seconds since 1970, for strftime_now */
 	size_t steps;
 	bool breaks, continues; /* out of the innermost loop */
@@ -127,6 +136,22 @@ struct arguments {
 /* Argument number index among those by position, or the one of that name; undefined when it is not there. */
 struct value jinja_argument(const struct arguments *arguments, size_t index, const char *name);
 
+/* Whether there is one of this name; templates with others are refused when they are read. */
+bool jinja_knows_filter(const char *name);
+bool jinja_knows_test(const char *name);
+bool jinja_knows_method(const char *name);
+bool jinja_knows_function(const char *name);
+
+/* Units of work of a method or a filter, before what its own loop adds. Stripping looks for each character in the argument. */
+size_t jinja_cost(struct value value, struct value argument);
+
+/* A list of [key, value] of a dict. */
+struct value jinja_items(struct rendering *r, struct value dict);
+
+/* One level deeper, of statements and expressions that run inside one another; fails where the stack has its limit. */
+enum status jinja_enter(struct rendering *r);
+
+enum status jinja_macro(struct rendering *r, const struct statement *macro, const struct arguments *arguments, struct value *out);
 enum status jinja_filter(
 	struct rendering *r, const char *name, struct value value, const struct arguments *arguments, struct value *out);
 enum status jinja_test(struct rendering *r, const char *name, struct value value, const struct arguments *arguments, bool *out);

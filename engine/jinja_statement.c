@@ -12,6 +12,8 @@ struct parser {
 	bool trims_newline; /* the last tag was a block: a newline behind it goes */
 	bool trims_space; /* the last tag ended with '-' */
 	struct tag tag; /* the statement being read */
+	struct called *called; /* names that are called as functions */
+	struct called *macros; /* names of macros */
 	int depth;
 	struct err *err;
 };
@@ -95,7 +97,11 @@ static enum status read_tag(struct parser *parser, enum piece_kind *kind)
 	inside += inside < close && (*inside == '-' || *inside == '+');
 	close -= close > inside && (close[-1] == '-' || close[-1] == '+');
 	*kind = sign == '{' ? PIECE_PRINT : sign == '%' ? PIECE_STATEMENT : PIECE_TEXT;
-	parser->tag = (struct tag){.arena = parser->arena, .at = inside, .end = sign == '#' ? inside : close, .err = parser->err};
+	parser->tag = (struct tag){.arena = parser->arena,
+		.called = &parser->called,
+		.at = inside,
+		.end = sign == '#' ? inside : close,
+		.err = parser->err};
 	return tag_advance(&parser->tag) == STATUS_OK ? STATUS_OK : fail_at(parser, open);
 }
 
@@ -112,7 +118,8 @@ static enum status parse_block(struct parser *parser, const char *const *ends, s
 
 static const char *const if_ends[] = {"elif", "else", "endif", NULL}, *const else_ends[] = {"endif", NULL},
 			 *const for_ends[] = {"else", "endfor", NULL}, *const for_else_ends[] = {"endfor", NULL},
-			 *const set_ends[] = {"endset", NULL}, *const generation_ends[] = {"endgeneration", NULL};
+			 *const set_ends[] = {"endset", NULL}, *const macro_ends[] = {"endmacro", NULL},
+			 *const generation_ends[] = {"endgeneration", NULL};
 
 /* Behind "if" or "elif". */
 static enum status parse_if(struct parser *parser, struct statement *statement)
@@ -183,6 +190,39 @@ static enum status parse_generation(struct parser *parser, struct statement ***t
 	return STATUS_OK;
 }
 
+/* name(a, b=1) */
+static enum status parse_parameters(struct tag *tag, struct expression *out)
+{
+	while (!tag_take(tag, ")")) {
+		if (out->n_arguments == JINJA_ARGUMENTS_MAX)
+			return err_set(tag->err, STATUS_INPUT, "a macro of more than %d arguments", JINJA_ARGUMENTS_MAX);
+		if (take_name(tag, &out->argument_names[out->n_arguments]) != STATUS_OK ||
+			(tag_take(tag, "=") && jinja_parse_expression(tag, &out->arguments[out->n_arguments]) != STATUS_OK))
+			return STATUS_INPUT;
+		out->n_arguments++;
+		if (!tag_take(tag, ",") && !tag_is(tag, ")"))
+			return tag_fail(tag, ")");
+	}
+	return tag_finish(tag);
+}
+
+static enum status parse_macro(struct parser *parser, struct statement *statement)
+{
+	struct called *macro = arena_calloc(parser->arena, 1, sizeof *macro);
+	const char *ended_by;
+
+	statement->a = arena_calloc(parser->arena, 1, sizeof *statement->a);
+	if (take_name(&parser->tag, &statement->name) != STATUS_OK)
+		return STATUS_INPUT;
+	*macro = (struct called){statement->name, parser->at, parser->macros};
+	parser->macros = macro;
+	if (!tag_take(&parser->tag, "("))
+		return tag_fail(&parser->tag, "(");
+	if (parse_parameters(&parser->tag, statement->a) != STATUS_OK)
+		return STATUS_INPUT;
+	return parse_block(parser, macro_ends, &statement->body, &ended_by);
+}
+
 /* The statement whose first word is next in the tag. */
 static enum status parse_statement(struct parser *parser, struct statement ***tail)
 {
@@ -193,13 +233,15 @@ static enum status parse_statement(struct parser *parser, struct statement ***ta
 		return parse_for(parser, add_statement(parser, tail, STATEMENT_FOR));
 	if (tag_take(tag, "set"))
 		return parse_set(parser, add_statement(parser, tail, STATEMENT_SET));
+	if (tag_take(tag, "macro"))
+		return parse_macro(parser, add_statement(parser, tail, STATEMENT_MACRO));
 	if (tag_take(tag, "generation"))
 		return parse_generation(parser, tail);
 	if (tag_is(tag, "break") || tag_is(tag, "continue")) {
 		add_statement(parser, tail, tag_is(tag, "break") ? STATEMENT_BREAK : STATEMENT_CONTINUE);
 		return tag_advance(tag) == STATUS_OK ? tag_finish(tag) : STATUS_INPUT;
 	}
-	return tag_fail(tag, "a statement that is supported (if, for, set, break, continue, generation)");
+	return tag_fail(tag, "a statement that is supported (if, for, set, macro, break, continue, generation)");
 }
 
 static enum status parse_tag(struct parser *parser, enum piece_kind kind, struct statement ***tail)
@@ -257,12 +299,31 @@ static enum status parse_block(struct parser *parser, const char *const *ends, s
 	return ends ? err_set(parser->err, STATUS_INPUT, "the chat template ends before '%s'", ends[0]) : STATUS_OK;
 }
 
+/* Every name that is called is a function or a macro of the template. */
+static enum status check_calls(struct parser *parser)
+{
+	for (const struct called *called = parser->called; called; called = called->next) {
+		const struct called *macro = parser->macros;
+
+		while (macro && strcmp(macro->name, called->name) != 0)
+			macro = macro->next;
+		if (macro || jinja_knows_function(called->name))
+			continue;
+		err_set(parser->err, STATUS_INPUT, "function '%.40s' is not supported", called->name);
+		return fail_at(parser, called->at);
+	}
+	return STATUS_OK;
+}
+
 enum status jinja_parse_template(const char *source, size_t len, struct arena *arena, struct statement **out, struct err *err)
 {
 	const char *copy = arena_strndup(arena, source, len), *ended_by;
 	struct parser parser = {.arena = arena, .source = copy, .at = copy, .end = copy + len, .err = err};
+	enum status status;
+
 	if (len > 0 && parser.end[-1] == '\n') /* Jinja drops one newline at the end */
 		parser.end--;
 	*out = NULL;
-	return parse_block(&parser, NULL, out, &ended_by);
+	status = parse_block(&parser, NULL, out, &ended_by);
+	return status == STATUS_OK ? check_calls(&parser) : status;
 }

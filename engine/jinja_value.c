@@ -1,4 +1,4 @@
-/* Making, comparing and printing values of the template interpreter. */
+/* Making and comparing values of the template interpreter, and printing single ones; jinja_json.c has the rest. */
 #include "engine/jinja_value.h"
 
 #include <inttypes.h>
@@ -82,10 +82,22 @@ void value_set(struct arena *arena, struct value dict, const char *key, size_t l
 	to->values[at] = item;
 }
 
-struct value value_get(struct value dict, const char *key, size_t len)
+bool value_find(struct value dict, const char *key, size_t len, struct value *out)
 {
 	size_t at = dict.kind == VALUE_DICT ? find_key(dict.dict, key, len) : 0;
-	return dict.kind == VALUE_DICT && at < dict.dict->count ? dict.dict->values[at] : (struct value){0};
+
+	if (dict.kind != VALUE_DICT || at == dict.dict->count)
+		return false;
+	*out = dict.dict->values[at];
+	return true;
+}
+
+struct value value_get(struct value dict, const char *key, size_t len)
+{
+	struct value value = {0};
+
+	(void)value_find(dict, key, len, &value);
+	return value;
 }
 
 bool value_is(struct value value, const char *text)
@@ -100,86 +112,129 @@ bool value_is_true(struct value value)
 		return value.truth;
 	case VALUE_INT:
 		return value.number != 0;
+	case VALUE_FLOAT:
+		return value.real != 0;
 	case VALUE_STRING:
 		return value.len > 0;
 	case VALUE_LIST:
 		return value.list->count > 0;
 	case VALUE_DICT:
 		return value.dict->count > 0;
+	case VALUE_MACRO:
+		return true;
 	default:
 		return false;
 	}
 }
 
-/* Lists and dicts are compared by identity: templates ask whether a message is one they have seen. */
-bool value_equal(struct value a, struct value b)
+static bool is_number(struct value value)
 {
-	bool a_number = a.kind == VALUE_BOOL || a.kind == VALUE_INT, b_number = b.kind == VALUE_BOOL || b.kind == VALUE_INT;
-	if (a_number && b_number)
-		return (a.kind == VALUE_BOOL ? a.truth : a.number) == (b.kind == VALUE_BOOL ? b.truth : b.number);
+	return value.kind == VALUE_BOOL || value.kind == VALUE_INT || value.kind == VALUE_FLOAT;
+}
+
+static double number_of(struct value value)
+{
+	return value.kind == VALUE_FLOAT ? value.real : value.kind == VALUE_BOOL ? value.truth : (double)value.number;
+}
+
+#define EQUAL_DEPTH_MAX 64 /* guess: deeper ones are made by loops on purpose */
+
+static bool is_equal(struct value a, struct value b, int depth, size_t *units);
+
+static bool dicts_are_equal(const struct value_dict *a, const struct value_dict *b, int depth, size_t *units)
+{
+	bool equal = a == b || a->count == b->count;
+
+	for (size_t i = 0; a != b && equal && i < a->count; i++) {
+		size_t at = find_key(b, a->keys[i].bytes, a->keys[i].len);
+
+		*units += b->count;
+		equal = at < b->count && is_equal(a->values[i], b->values[at], depth, units);
+	}
+	return equal;
+}
+
+static bool lists_are_equal(const struct value_list *a, const struct value_list *b, int depth, size_t *units)
+{
+	bool equal = a == b || a->count == b->count;
+
+	for (size_t i = 0; a != b && equal && i < a->count; i++)
+		equal = is_equal(a->items[i], b->items[i], depth, units);
+	return equal;
+}
+
+static bool is_equal(struct value a, struct value b, int depth, size_t *units)
+{
+	*units += 1;
+	if (depth == EQUAL_DEPTH_MAX || *units > VALUE_EQUAL_UNITS_MAX)
+		return false;
+	if (is_number(a) && is_number(b)) {
+		bool whole = a.kind != VALUE_FLOAT && b.kind != VALUE_FLOAT;
+
+		return whole ? (a.kind == VALUE_BOOL ? a.truth : a.number) == (b.kind == VALUE_BOOL ? b.truth : b.number)
+			     : number_of(a) == number_of(b);
+	}
 	if (a.kind != b.kind)
 		return false;
 	switch (a.kind) {
 	case VALUE_STRING:
+		*units += a.len == b.len ? a.len : 0;
 		return a.len == b.len && memcmp(a.bytes, b.bytes, a.len) == 0;
 	case VALUE_LIST:
-		return a.list == b.list || (a.list->count == 0 && b.list->count == 0);
+		return lists_are_equal(a.list, b.list, depth + 1, units);
 	case VALUE_DICT:
-		return a.dict == b.dict;
+		return dicts_are_equal(a.dict, b.dict, depth + 1, units);
+	case VALUE_MACRO:
+		return a.macro == b.macro;
 	default:
 		return true;
 	}
 }
 
-static void print_json_string(struct value value, struct text *out)
+bool value_equal(struct value a, struct value b, size_t *units)
 {
-	text_append_char(out, '"');
-	for (size_t i = 0; i < value.len; i++) {
-		unsigned char c = (unsigned char)value.bytes[i];
-		if (c == '"' || c == '\\')
-			text_printf(out, "\\%c", c);
-		else if (c == '\n' || c == '\r' || c == '\t' || c == '\b' || c == '\f')
-			text_printf(out, "\\%c", c == '\n' ? 'n' : c == '\r' ? 'r' : c == '\t' ? 't' : c == '\b' ? 'b' : 'f');
-		else if (c < 0x20)
-			text_printf(out, "\\u%04x", c);
-		else
-			text_append_char(out, (char)c);
-	}
-	text_append_char(out, '"');
+	return is_equal(a, b, 0, units);
 }
 
-#define JSON_DEPTH_MAX 64 /* guess: deeper ones are made by loops on purpose */
-#define JSON_BYTES_MAX ((size_t)16 << 20) /* guess, likewise: lists that hold one another are as long as 2 to the 64th */
-
-static void print_json(struct value value, int depth, struct text *out)
+/* As Python's repr: the shortest digits that read back, with an exponent below 1e-4 and from 1e16 on. */
+static void print_real(double real, struct text *out)
 {
-	bool is_list = value.kind == VALUE_LIST, is_dict = value.kind == VALUE_DICT;
-	size_t count = is_list ? value.list->count : is_dict ? value.dict->count : 0;
-	if ((!is_list && !is_dict) || depth == JSON_DEPTH_MAX) {
-		if (value.kind == VALUE_STRING)
-			print_json_string(value, out);
-		else if (value.kind == VALUE_INT)
-			text_printf(out, "%" PRId64, value.number);
-		else
-			text_append_str(out, value.kind != VALUE_BOOL ? "null" : value.truth ? "true" : "false");
-		return;
-	}
-	text_append_char(out, is_list ? '[' : '{');
-	for (size_t i = 0; i < count && out->len <= JSON_BYTES_MAX; i++) {
-		text_append_str(out, i > 0 ? ", " : "");
-		if (is_dict) {
-			print_json_string(value.dict->keys[i], out);
-			text_append_str(out, ": ");
+	char digits[40], shortest[32];
+	size_t count = 0, first = 0;
+	int exponent = 0, point = -1;
+
+	text_format_double(shortest, real);
+	for (const char *c = shortest; *c; c++) {
+		if (*c >= '0' && *c <= '9')
+			digits[count++] = *c;
+		else if (*c == '.')
+			point = (int)count;
+		else if (*c == 'e') {
+			long long value = 0;
+
+			(void)text_to_i64(c[1] == '+' ? c + 2 : c + 1, &value);
+			exponent = (int)value;
+			break;
 		}
-		print_json(is_list ? value.list->items[i] : value.dict->values[i], depth + 1, out);
 	}
-	text_append_char(out, is_list ? ']' : '}');
-}
-
-bool value_print_json(struct value value, struct text *out)
-{
-	print_json(value, 0, out);
-	return out->len <= JSON_BYTES_MAX;
+	exponent += (point < 0 ? (int)count : point);
+	for (; first + 1 < count && digits[first] == '0'; exponent--)
+		first++;
+	while (count > first + 1 && digits[count - 1] == '0')
+		count--;
+	digits[count] = '\0'; /* now the value is 0.DIGITS times ten to the exponent */
+	if (real < 0)
+		text_append_char(out, '-');
+	if (digits[first] == '0')
+		text_append_str(out, "0.0");
+	else if (exponent < -3 || exponent > 16)
+		text_printf(out, "%c%s%se%+03d", digits[first], count - first > 1 ? "." : "", digits + first + 1, exponent - 1);
+	else if (exponent <= 0)
+		text_printf(out, "0.%.*s%s", -exponent, "0000", digits + first);
+	else if ((size_t)exponent >= count - first)
+		text_printf(out, "%s%.*s.0", digits + first, exponent - (int)(count - first), "0000000000000000");
+	else
+		text_printf(out, "%.*s.%s", exponent, digits + first, digits + first + exponent);
 }
 
 void value_print(struct value value, struct text *out)
@@ -195,6 +250,9 @@ void value_print(struct value value, struct text *out)
 		break;
 	case VALUE_INT:
 		text_printf(out, "%" PRId64, value.number);
+		break;
+	case VALUE_FLOAT:
+		print_real(value.real, out);
 		break;
 	case VALUE_STRING:
 		text_append(out, value.bytes, value.len);

@@ -6,19 +6,34 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/json.h"
 #include "base/mem.h"
 #include "base/text.h"
 
-enum value_kind { VALUE_UNDEFINED, VALUE_NONE, VALUE_BOOL, VALUE_INT, VALUE_STRING, VALUE_LIST, VALUE_DICT };
+enum value_kind {
+	VALUE_UNDEFINED,
+	VALUE_NONE,
+	VALUE_BOOL,
+	VALUE_INT,
+	VALUE_FLOAT, /* only from JSON */
+	VALUE_STRING,
+	VALUE_LIST,
+	VALUE_DICT,
+	VALUE_MACRO
+};
+
+struct statement;
 
 struct value {
 	enum value_kind kind;
 	bool truth; /* of a bool */
 	int64_t number; /* of an int */
+	double real; /* of a float */
 	const char *bytes; /* of a string, not NUL-terminated */
 	size_t len;
 	struct value_list *list; /* of a list */
 	struct value_dict *dict; /* of a dict */
+	const struct statement *macro; /* of a macro */
 };
 
 struct value_list {
@@ -44,16 +59,25 @@ struct value value_dict(struct arena *arena);
 void value_append(struct arena *arena, struct value list, struct value item);
 void value_set(struct arena *arena, struct value dict, const char *key, size_t len, struct value item);
 struct value value_get(struct value dict, const char *key, size_t len); /* undefined when absent */
+bool value_find(struct value dict, const char *key, size_t len, struct value *out); /* false when absent: *out stays */
 
 bool value_is(struct value value, const char *text); /* a string with this text */
 bool value_is_true(struct value value); /* as Python sees it: empty things, 0 and None are false */
-bool value_equal(struct value a, struct value b);
 
-/* What printing shows: nothing for undefined, "True" and "None" for those. Not for lists and dicts. */
+/* As Python's ==, lists and dicts by what is in them. *units grows by the work, and beyond VALUE_EQUAL_UNITS_MAX nothing is equal.
+ */
+#define VALUE_EQUAL_UNITS_MAX ((size_t)1 << 26)
+bool value_equal(struct value a, struct value b, size_t *units);
+
+/* What printing shows: nothing for undefined, "True" and "None" for those. Not for lists, dicts and macros. */
 void value_print(struct value value, struct text *out);
 
-/* JSON as json.dumps writes it with ensure_ascii off: ", " and ": " between. Levels beyond 64 are null. False when it is longer
- * than 16 MiB; out, empty before, then has a part. */
-bool value_print_json(struct value value, struct text *out);
+/* JSON as json.dumps writes it with ensure_ascii off: ", " and ": " between; with indent > 0 a line for each item, indented by so
+ * many spaces a level. Levels beyond 64 are null. False when it is longer than 16 MiB; out, empty before, then has a part. */
+bool value_print_json(struct value value, int indent, struct text *out);
+
+/* The value of parsed JSON; change (NULL: none) appends what stands for a string. False beyond 64 levels. */
+typedef void value_change(void *ctx, const char *text, size_t len, struct text *out);
+bool value_of_json(struct arena *arena, const struct json *json, value_change *change, void *ctx, struct value *out);
 
 #endif

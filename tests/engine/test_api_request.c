@@ -232,9 +232,41 @@ static void bad_chats_name_the_field(void **state)
 		{"{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"logprobs\":true,\"top_logprobs\":21}", "top_logprobs"},
 		{"{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"max_completion_tokens\":0}", "max_completion_tokens"},
 		{"{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":[{}]}", "tools"},
+		{"{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":{\"a\":1}}", "tools"},
+		{"{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":[{\"type\":\"function\"}]}", "tools"},
+		{"{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tool_choice\":\"required\"}", "tool_choice"},
+		{"{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tool_choice\":{\"type\":\"function\"}}", "tool_choice"},
 	};
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
 		assert_refused(API_CHAT, bad[i].body, bad[i].param);
+}
+
+static void tools_and_calls_go_to_the_template(void **state)
+{
+#define TOOL "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]"
+	static const char body[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":null,"
+				   "\"tool_calls\":[{\"id\":\"1\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]},"
+				   "{\"role\":\"assistant\",\"content\":null}]," TOOL;
+	static const struct {
+		const char *end;
+		bool uses;
+	} cases[] = {{"}", true}, {",\"tool_choice\":\"auto\"}", true}, {",\"tool_choice\":\"none\"}", false}};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct text text = {0};
+		struct api_request request;
+		struct api_error error;
+
+		text_printf(&text, "%s%s", body, cases[i].end);
+		assert_int_equal(parse(API_CHAT, text_str(&text), &request, &error), STATUS_OK);
+		assert_int_equal(json_count(request.tools), cases[i].uses);
+		assert_null(request.messages[1].content); /* a call without words */
+		assert_int_equal(json_count(json_get(request.messages[1].more, "tool_calls")), 1);
+		assert_string_equal(request.messages[2].content, "");
+		api_request_release(&request);
+		text_release(&text);
+	}
+#undef TOOL
 }
 
 static void deep_and_wide_bodies_are_refused_without_harm(void **state)
@@ -304,6 +336,7 @@ int main(void)
 		cmocka_unit_test(messages_come_as_strings_and_parts),
 		cmocka_unit_test(bad_completions_name_the_field),
 		cmocka_unit_test(bad_chats_name_the_field),
+		cmocka_unit_test(tools_and_calls_go_to_the_template),
 		cmocka_unit_test(deep_and_wide_bodies_are_refused_without_harm),
 		cmocka_unit_test(fuzzing_corpus_is_parsed_without_harm),
 	};

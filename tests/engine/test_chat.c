@@ -82,9 +82,10 @@ static struct token_list render_row(const struct source *source, const struct to
 		const struct json *content = json_get(json_at(messages, i), "content");
 
 		list[i] = (struct chat_message){
-			json_text(json_get(json_at(messages, i), "role")), json_text(content), json_text_len(content)};
+			json_text(json_get(json_at(messages, i), "role")), json_text(content), json_text_len(content), NULL};
 	}
-	if (chat_render(source, tokenizer, list, json_count(messages), &ids, &err))
+	const struct chat chat = {.messages = list, .n_messages = json_count(messages)};
+	if (chat_render(source, tokenizer, &chat, &ids, &err))
 		fail_msg("%s", err.text);
 	return ids;
 }
@@ -188,13 +189,14 @@ static void markers_in_content_stay_text(void **state)
 	struct fixture *fixture = *state;
 
 	for (size_t i = 0; i < sizeof(contents) / sizeof(contents[0]); i++) {
-		struct chat_message messages[] = {{"user", contents[i], strlen(contents[i])},
-			{"assistant", contents[i], strlen(contents[i])}, {"system", contents[i], strlen(contents[i])}};
+		struct chat_message messages[] = {{"user", contents[i], strlen(contents[i]), NULL},
+			{"assistant", contents[i], strlen(contents[i]), NULL}, {"system", contents[i], strlen(contents[i]), NULL}};
 		struct token_list ids = {0};
 		struct text back = {0};
 		struct err err = {0};
 
-		assert_int_equal(chat_render(&fixture->source, fixture->tokenizer, messages, 3, &ids, &err), STATUS_OK);
+		assert_int_equal(chat_render(&fixture->source, fixture->tokenizer, &(struct chat){messages, 3, NULL}, &ids, &err),
+			STATUS_OK);
 		/* Default system message and three messages of two markers each, and the header of the answer. */
 		assert_int_equal(count_controls(fixture->tokenizer, &ids), 9);
 		for (size_t k = 0; k < ids.count; k++)
@@ -213,13 +215,15 @@ static void bad_messages_are_refused(void **state)
 	struct token_list ids = {0};
 	struct err err = {0};
 
-	assert_int_equal(chat_render(&fixture->source, fixture->tokenizer, NULL, 0, &ids, &err), STATUS_INPUT);
+	assert_int_equal(
+		chat_render(&fixture->source, fixture->tokenizer, &(struct chat){NULL, 0, NULL}, &ids, &err), STATUS_INPUT);
 	assert_non_null(strstr(err.text, "no messages"));
 	for (size_t i = 0; i < sizeof(roles) / sizeof(roles[0]); i++) {
-		struct chat_message messages[] = {{"user", "x", 1}, {roles[i], "x", 1}};
+		struct chat_message messages[] = {{"user", "x", 1, NULL}, {roles[i], "x", 1, NULL}};
 
 		err_clear(&err);
-		assert_int_equal(chat_render(&fixture->source, fixture->tokenizer, messages, 2, &ids, &err), STATUS_INPUT);
+		assert_int_equal(chat_render(&fixture->source, fixture->tokenizer, &(struct chat){messages, 2, NULL}, &ids, &err),
+			STATUS_INPUT);
 		assert_non_null(strstr(err.text, "message 1: a role"));
 	}
 	assert_int_equal(ids.count, 0);
@@ -236,7 +240,7 @@ static void templates_that_cannot_be_rendered_are_refused_with_a_reason(void **s
 		{"{% for message in messages", "a tag does not end"},
 		{"{{ 'unclosed }}", "a tag does not end"},
 		{"{% for m in messages %}{{ m.content }}", "ends before 'else'"},
-		{"{% macro f() %}{% endmacro %}", "a statement that is supported"},
+		{"{% call f() %}{% endcall %}", "a statement that is supported"},
 		{"{% for m in messages %}{{ m }}{% endfor %}", "a list or a dict is printed"},
 		{"{% for m in messages %}{{ m.content * 2 }}{% endfor %}", "'*' is not supported between these"},
 		{"{{ messages | sort }}", "filter 'sort' is not supported"},
@@ -284,7 +288,7 @@ static void templates_of_folders_are_found(void **state)
 		struct temp_folder folder;
 		struct source source;
 		struct tokenizer *tokenizer = NULL;
-		struct chat_message message = {"user", "hi", 2};
+		struct chat_message message = {"user", "hi", 2, NULL};
 		struct token_list ids = {0};
 		struct text text = {0};
 		struct err err = {0};
@@ -298,7 +302,7 @@ static void templates_of_folders_are_found(void **state)
 		assert_int_equal(source_open(folder.path, &source, &err), STATUS_OK);
 		assert_int_equal(tokenizer_open(&source, NULL, &tokenizer, &err), STATUS_OK);
 		temp_folder_remove(&folder);
-		status = chat_render(&source, tokenizer, &message, 1, &ids, &err);
+		status = chat_render(&source, tokenizer, &(struct chat){&message, 1, NULL}, &ids, &err);
 		if ((status == STATUS_OK) != (cases[i].prompt != NULL))
 			fail_msg("%s: %s", cases[i].content, err.text);
 		for (size_t k = 0; k < ids.count; k++)
@@ -315,7 +319,7 @@ static void what_a_template_raises_is_the_answer(void **state)
 {
 	struct fixture *fixture = *state;
 	struct template_file file;
-	struct chat_message messages[] = {{"system", "x", 1}, {"user", "y", 1}};
+	struct chat_message messages[] = {{"system", "x", 1, NULL}, {"user", "y", 1, NULL}};
 	struct token_list ids = {0};
 	struct err err = {0};
 
@@ -323,8 +327,10 @@ static void what_a_template_raises_is_the_answer(void **state)
 		"{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
 		"{{ messages[0].content }}");
 	assert_int_equal(chat_check(&file.source, fixture->tokenizer, NULL), STATUS_OK);
-	assert_int_equal(chat_render(&file.source, fixture->tokenizer, messages + 1, 1, &ids, &err), STATUS_OK);
-	assert_int_equal(chat_render(&file.source, fixture->tokenizer, messages, 2, &ids, &err), STATUS_INPUT);
+	assert_int_equal(
+		chat_render(&file.source, fixture->tokenizer, &(struct chat){messages + 1, 1, NULL}, &ids, &err), STATUS_OK);
+	assert_int_equal(
+		chat_render(&file.source, fixture->tokenizer, &(struct chat){messages, 2, NULL}, &ids, &err), STATUS_INPUT);
 	assert_string_equal(err.text, "chat template: System role not supported");
 	token_list_release(&ids);
 	template_file_close(&file);
@@ -357,6 +363,47 @@ static void vocabularies_without_markers_have_no_chat(void **state)
 	text_release(&bytes);
 }
 
+/* Names, descriptions and arguments are others' words too. Arguments come as JSON within JSON, where any character may be escaped.
+ */
+static void markers_in_tools_and_calls_stay_text(void **state)
+{
+	static const char tools_text[] = "[{\"type\":\"function\",\"function\":{\"name\":\"<|im_end|>\",\"<|im_start|>\":1}}]";
+	static const char call_text[] = "{\"tool_calls\":[{\"function\":{\"name\":\"f\","
+					"\"arguments\":\"{\\\"x\\\": \\\"\\\\u003c|im_end|>\\\"}\"}}]}";
+	struct fixture *fixture = *state;
+	struct template_file file;
+	struct json *tools = NULL, *more = NULL;
+	struct token_list ids = {0};
+	struct text back = {0};
+	struct err err = {0};
+
+	assert_int_equal(json_parse(tools_text, strlen(tools_text), "tools", &tools, NULL), STATUS_OK);
+	assert_int_equal(json_parse(call_text, strlen(call_text), "call", &more, NULL), STATUS_OK);
+	template_file_open(&file,
+		"{{ tools | tojson }}{% for m in messages %}{{ m.content is none }}{% for c in m.tool_calls %}"
+		"{{ c.function.arguments.x }}{% endfor %}{% endfor %}<|im_end|>");
+	const struct chat_message message = {.role = "assistant", .more = more};
+	const struct chat chat = {&message, 1, tools};
+	if (chat_render(&file.source, fixture->tokenizer, &chat, &ids, &err) != STATUS_OK)
+		fail_msg("%s", err.text);
+	assert_int_equal(count_controls(fixture->tokenizer, &ids), 1);
+	for (size_t k = 0; k < ids.count; k++)
+		tokenizer_decode_one(fixture->tokenizer, ids.ids[k], true, &back);
+	assert_string_equal(text_str(&back),
+		"[{\"type\": \"function\", \"function\": {\"name\": \"<|im_end|>\", \"<|im_start|>\": "
+		"1}}]True<|im_end|><|im_end|>");
+	template_file_close(&file);
+	/* A template without a place for them would drop them without a word. */
+	template_file_open(&file, "{{ messages[0].role }}");
+	assert_int_equal(chat_render(&file.source, fixture->tokenizer, &chat, &ids, &err), STATUS_INPUT);
+	assert_non_null(strstr(err.text, "has no place for tools"));
+	template_file_close(&file);
+	json_free(tools);
+	json_free(more);
+	token_list_release(&ids);
+	text_release(&back);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -364,6 +411,7 @@ int main(void)
 		cmocka_unit_test(prompts_of_other_spellings_equal_transformers),
 		cmocka_unit_test(files_without_a_template_get_plain_chatml),
 		cmocka_unit_test(markers_in_content_stay_text),
+		cmocka_unit_test(markers_in_tools_and_calls_stay_text),
 		cmocka_unit_test(bad_messages_are_refused),
 		cmocka_unit_test(templates_that_cannot_be_rendered_are_refused_with_a_reason),
 		cmocka_unit_test(templates_of_folders_are_found),

@@ -63,13 +63,15 @@ static bool token_bytes(const void *self, int32_t id, bool with_special, struct 
 	return true;
 }
 
-static enum status render_chat(
-	const void *self, const struct chat_message *messages, size_t count, struct token_list *out, struct err *err)
+static enum status render_chat(const void *self, const struct chat *chat, struct token_list *out, struct err *err)
 {
-	for (size_t i = 0; i < count; i++) {
-		encode(self, messages[i].role, strlen(messages[i].role), false, out, err);
+	for (size_t i = 0; i < chat->n_messages; i++) {
+		const struct chat_message *message = &chat->messages[i];
+
+		encode(self, message->role, strlen(message->role), false, out, err);
 		token_list_append(out, ':');
-		encode(self, messages[i].content, messages[i].content_len, false, out, err);
+		if (message->content)
+			encode(self, message->content, message->content_len, false, out, err);
 		token_list_append(out, FAKE_END);
 	}
 	return STATUS_OK;

@@ -43,7 +43,8 @@ static void read_tokenizer(const struct source *source)
 {
 	static const char text[] = "Hello  world, it's 12 <|im_end|>\xff";
 	struct tokenizer *tokenizer = NULL;
-	struct chat_message message = {"user", text, sizeof(text) - 1};
+	struct chat_message message = {"user", text, sizeof(text) - 1, NULL};
+	const struct chat chat = {&message, 1, NULL};
 	struct token_list ids = {0};
 	struct err err = {0};
 
@@ -55,7 +56,7 @@ static void read_tokenizer(const struct source *source)
 		ASSERT(!tokenizer_is_control(tokenizer, ids.ids[i]));
 	ASSERT(chat_check(source, tokenizer, &err) == STATUS_OK || err.text[0]);
 	err_clear(&err);
-	ASSERT(chat_render(source, tokenizer, &message, 1, &ids, &err) == STATUS_OK || err.text[0]);
+	ASSERT(chat_render(source, tokenizer, &chat, &ids, &err) == STATUS_OK || err.text[0]);
 	token_list_release(&ids);
 	tokenizer_close(tokenizer);
 }
@@ -190,7 +191,8 @@ void fuzz_text_stream(const uint8_t *data, size_t size)
 
 void fuzz_chat_template(const uint8_t *data, size_t size)
 {
-	static const struct jinja_message messages[] = {{"system", " a\n", 3}, {"user", "b\xc3\xa9", 3}, {"assistant", "c", 1}};
+	static const struct jinja_message messages[] = {
+		{"system", " a\n", 3, NULL}, {"user", "b\xc3\xa9", 3, NULL}, {"assistant", "c", 1, NULL}};
 	struct jinja_input input = {.messages = messages, .bos_token = "<s>"};
 	struct jinja *jinja;
 	struct err err = {0};

@@ -177,6 +177,321 @@ nobody
 """,
 }
 
+
+# Families whose templates speak of tools, written in their manner.
+TEMPLATES.update({
+    # Tools in the first user's turn or the system's, calls as JSON, answers under a role of their own.
+    "headers_tools": """{{- bos_token }}
+{%- if custom_tools is defined %}
+    {%- set tools = custom_tools %}
+{%- endif %}
+{%- if not tools_in_user_message is defined %}
+    {%- set tools_in_user_message = true %}
+{%- endif %}
+{%- if not date_string is defined %}
+    {%- if strftime_now is defined %}
+        {%- set date_string = strftime_now("%d") | length ~ " digits" %}
+    {%- else %}
+        {%- set date_string = "26 Jul 2024" %}
+    {%- endif %}
+{%- endif %}
+{%- if not tools is defined %}
+    {%- set tools = none %}
+{%- endif %}
+{%- if messages[0]['role'] == 'system' %}
+    {%- set system_message = messages[0]['content']|trim %}
+    {%- set messages = messages[1:] %}
+{%- else %}
+    {%- set system_message = "" %}
+{%- endif %}
+{{- "<|start_header_id|>system<|end_header_id|>\\n\\n" }}
+{%- if tools is not none %}
+    {{- "Environment: ipython\\n" }}
+{%- endif %}
+{{- "Today Date: " + date_string + "\\n\\n" }}
+{%- if tools is not none and not tools_in_user_message %}
+    {%- for t in tools %}
+        {{- t | tojson(indent=4) }}
+        {{- "\\n\\n" }}
+    {%- endfor %}
+{%- endif %}
+{{- system_message }}
+{{- "<|eot_id|>" }}
+{%- if tools_in_user_message and not tools is none %}
+    {%- if messages | length != 0 %}
+        {%- set first_user_message = messages[0]['content']|trim %}
+        {%- set messages = messages[1:] %}
+    {%- else %}
+        {{- raise_exception("Cannot put tools in the first user message when there's no first user message!") }}
+    {%- endif %}
+    {{- '<|start_header_id|>user<|end_header_id|>\\n\\n' -}}
+    {{- 'Respond in the format {"name": function name, "parameters": dictionary of argument name and its value}.\\n\\n' }}
+    {%- for t in tools %}
+        {{- t | tojson(indent=4) }}
+        {{- "\\n\\n" }}
+    {%- endfor %}
+    {{- first_user_message + "<|eot_id|>"}}
+{%- endif %}
+{%- for message in messages %}
+    {%- if not (message.role == 'ipython' or message.role == 'tool' or 'tool_calls' in message) %}
+        {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n'+ message['content'] | trim + '<|eot_id|>' }}
+    {%- elif 'tool_calls' in message %}
+        {%- if not message.tool_calls|length == 1 %}
+            {{- raise_exception("This model only supports single tool-calls at once!") }}
+        {%- endif %}
+        {%- set tool_call = message.tool_calls[0].function %}
+        {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' -}}
+        {{- '{"name": "' + tool_call.name + '", ' }}
+        {{- '"parameters": ' }}
+        {{- tool_call.arguments | tojson }}
+        {{- "}" }}
+        {{- "<|eot_id|>" }}
+    {%- elif message.role == "tool" or message.role == "ipython" %}
+        {{- "<|start_header_id|>ipython<|end_header_id|>\\n\\n" }}
+        {%- if message.content is mapping or message.content is iterable and message.content is not string %}
+            {{- message.content | tojson }}
+        {%- else %}
+            {{- message.content }}
+        {%- endif %}
+        {{- "<|eot_id|>" }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}
+{%- endif %}
+""",
+    # Tools before the last question, calls with ids of nine letters, JSON cut open by slices.
+    "inst_tools": """{%- if messages[0]["role"] == "system" %}
+    {%- set system_message = messages[0]["content"] %}
+    {%- set loop_messages = messages[1:] %}
+{%- else %}
+    {%- set loop_messages = messages %}
+{%- endif %}
+{%- if not tools is defined %}
+    {%- set tools = none %}
+{%- endif %}
+{%- set user_messages = loop_messages | selectattr("role", "equalto", "user") | list %}
+{%- set ns = namespace() %}
+{%- set ns.index = 0 %}
+{%- for message in loop_messages %}
+    {%- if not (message.role == "tool" or message.role == "tool_results" or (message.tool_calls is defined and message.tool_calls is not none)) %}
+        {%- if (message["role"] == "user") != (ns.index % 2 == 0) %}
+            {{- raise_exception("After the optional system message, conversation roles must alternate user/assistant/user/assistant/...") }}
+        {%- endif %}
+        {%- set ns.index = ns.index + 1 %}
+    {%- endif %}
+{%- endfor %}
+{{- bos_token }}
+{%- for message in loop_messages %}
+    {%- if message["role"] == "user" %}
+        {%- if tools is not none and (message == user_messages[-1]) %}
+            {{- "[AVAILABLE_TOOLS] [" }}
+            {%- for tool in tools %}
+                {%- set tool = tool.function %}
+                {{- '{"type": "function", "function": {' }}
+                {%- for key, val in tool.items() if key != "return" %}
+                    {%- if val is string %}
+                        {{- '"' + key + '": "' + val + '"' }}
+                    {%- else %}
+                        {{- '"' + key + '": ' + val|tojson }}
+                    {%- endif %}
+                    {%- if not loop.last %}
+                        {{- ", " }}
+                    {%- endif %}
+                {%- endfor %}
+                {{- "}}" }}
+                {%- if not loop.last %}
+                    {{- ", " }}
+                {%- else %}
+                    {{- "]" }}
+                {%- endif %}
+            {%- endfor %}
+            {{- "[/AVAILABLE_TOOLS]" }}
+        {%- endif %}
+        {%- if loop.last and system_message is defined %}
+            {{- "[INST] " + system_message + "\\n\\n" + message["content"] + "[/INST]" }}
+        {%- else %}
+            {{- "[INST] " + message["content"] + "[/INST]" }}
+        {%- endif %}
+    {%- elif message.tool_calls is defined and message.tool_calls is not none %}
+        {{- "[TOOL_CALLS] [" }}
+        {%- for tool_call in message.tool_calls %}
+            {%- set out = tool_call.function|tojson %}
+            {{- out[:-1] }}
+            {%- if not tool_call.id is defined or tool_call.id|length != 9 %}
+                {{- raise_exception("Tool call IDs should be alphanumeric strings with length 9!") }}
+            {%- endif %}
+            {{- ', "id": "' + tool_call.id + '"}' }}
+            {%- if not loop.last %}
+                {{- ", " }}
+            {%- else %}
+                {{- "]" + eos_token }}
+            {%- endif %}
+        {%- endfor %}
+    {%- elif message["role"] == "assistant" %}
+        {{- " " + message["content"]|trim + eos_token}}
+    {%- elif message["role"] == "tool_results" or message["role"] == "tool" %}
+        {%- if message.content is defined and message.content.content is defined %}
+            {%- set content = message.content.content %}
+        {%- else %}
+            {%- set content = message.content %}
+        {%- endif %}
+        {{- '[TOOL_RESULTS] {"content": ' + content|string + ", " }}
+        {%- if not message.tool_call_id is defined or message.tool_call_id|length != 9 %}
+            {{- raise_exception("Tool call IDs should be alphanumeric strings with length 9!") }}
+        {%- endif %}
+        {{- '"call_id": "' + message.tool_call_id + '"}[/TOOL_RESULTS]' }}
+    {%- else %}
+        {{- raise_exception("Only user and assistant roles are supported, with the exception of an initial optional system message!") }}
+    {%- endif %}
+{%- endfor %}
+""",
+    # Tools as lines of JSON between tags, calls and answers likewise; answers of several tools share a turn.
+    "tags_tools": """{%- if tools %}
+    {{- '<|im_start|>system\\n' }}
+    {%- if messages[0].role == 'system' %}
+        {{- messages[0].content + '\\n\\n' }}
+    {%- endif %}
+    {{- "# Tools\\n\\nYou are provided with function signatures within <tools></tools> XML tags:\\n<tools>" }}
+    {%- for tool in tools %}
+        {{- "\\n" }}
+        {{- tool | tojson }}
+    {%- endfor %}
+    {{- "\\n</tools><|im_end|>\\n" }}
+{%- else %}
+    {%- if messages[0].role == 'system' %}
+        {{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}
+    {%- endif %}
+{%- endif %}
+{%- set ns = namespace(multi_step_tool=true, last_query_index=messages|length - 1) %}
+{%- for message in messages[::-1] %}
+    {%- set index = (messages|length - 1) - loop.index0 %}
+    {%- if ns.multi_step_tool and message.role == "user" and message.content is string and not(message.content.startswith('<tool_response>') and message.content.endswith('</tool_response>')) %}
+        {%- set ns.multi_step_tool = false %}
+        {%- set ns.last_query_index = index %}
+    {%- endif %}
+{%- endfor %}
+{%- for message in messages %}
+    {%- set content = message.content if message.content is string else '' %}
+    {%- if (message.role == "user") or (message.role == "system" and not loop.first) %}
+        {{- '<|im_start|>' + message.role + '\\n' + content + '<|im_end|>' + '\\n' }}
+    {%- elif message.role == "assistant" %}
+        {%- set reasoning_content = message.reasoning_content if message.reasoning_content is string else '' %}
+        {%- if loop.index0 > ns.last_query_index %}
+            {{- '<|im_start|>' + message.role + '\\n<think>\\n' + reasoning_content.strip('\\n') + '\\n</think>\\n\\n' + content.lstrip('\\n') }}
+        {%- else %}
+            {{- '<|im_start|>' + message.role + '\\n' + content }}
+        {%- endif %}
+        {%- if message.tool_calls %}
+            {%- for tool_call in message.tool_calls %}
+                {%- if (loop.first and content) or (not loop.first) %}
+                    {{- '\\n' }}
+                {%- endif %}
+                {%- if tool_call.function %}
+                    {%- set tool_call = tool_call.function %}
+                {%- endif %}
+                {{- '<tool_call>\\n{"name": "' }}
+                {{- tool_call.name }}
+                {{- '", "arguments": ' }}
+                {%- if tool_call.arguments is string %}
+                    {{- tool_call.arguments }}
+                {%- else %}
+                    {{- tool_call.arguments | tojson }}
+                {%- endif %}
+                {{- '}\\n</tool_call>' }}
+            {%- endfor %}
+        {%- endif %}
+        {{- '<|im_end|>\\n' }}
+    {%- elif message.role == "tool" %}
+        {%- if loop.first or (messages[loop.index0 - 1].role != "tool") %}
+            {{- '<|im_start|>user' }}
+        {%- endif %}
+        {{- '\\n<tool_response>\\n' }}
+        {{- content }}
+        {{- '\\n</tool_response>' }}
+        {%- if loop.last or (messages[loop.index0 + 1].role != "tool") %}
+            {{- '<|im_end|>\\n' }}
+        {%- endif %}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+{%- endif %}
+""",
+    # Macros: with defaults, by name, calling themselves and later ones, over schemas.
+    "macros": """{%- macro render_extra_keys(json_dict, handled_keys) -%}
+    {%- if json_dict is mapping %}
+        {%- for json_key in json_dict if json_key not in handled_keys %}
+            {%- if json_dict[json_key] is mapping or (json_dict[json_key] is sequence and json_dict[json_key] is not string) %}
+                {{- '\\n<' ~ json_key ~ '>' ~ (json_dict[json_key] | tojson | safe) ~ '</' ~ json_key ~ '>' }}
+            {%- else %}
+                {{-'\\n<' ~ json_key ~ '>' ~ (json_dict[json_key] | string) ~ '</' ~ json_key ~ '>' }}
+            {%- endif %}
+        {%- endfor %}
+    {%- endif %}
+{%- endmacro %}
+{% macro type_of(spec, depth=0) %}
+    {%- if spec.type == 'object' -%}
+        {{- '{' -}}
+        {%- for name, inner in spec.properties | dictsort -%}
+            {{- name ~ ('' if name in (spec.required or []) else '?') ~ ': ' ~ type_of(inner, depth=depth + 1) -}}
+            {%- if not loop.last %}, {% endif -%}
+        {%- endfor -%}
+        {{- '}' ~ depth -}}
+    {%- elif spec.type == 'array' -%}
+        {{- type_of(spec['items'] or {}, depth + 1) + '[]' -}}
+    {%- elif spec.enum is defined -%}
+        {{- spec.enum | map('tojson') | join(' | ') -}}
+    {%- else -%}
+        {{- spec.type or 'any' -}}
+    {%- endif -%}
+{% endmacro %}
+{%- macro turn(role, content='') -%}
+<|{{ role | upper }}|>{{ later(content) }}
+{%- endmacro -%}
+{%- macro later(content, mark='.') %}{{ content ~ mark }}{% endmacro -%}
+{%- for tool in tools or [] %}
+{%- set tool = tool.function if tool.function is defined else tool %}
+{{ tool.name }}({{ type_of(tool.parameters) if tool.parameters else '' }})
+{{- render_extra_keys(tool, ['type', 'name', 'parameters']) }}
+{{- render_extra_keys(tool.parameters, ['type', 'properties']) }}
+{% endfor %}
+{%- for message in messages -%}
+{{ turn(message.role, content=message.content or '') }}{{ turn(role='x') }}
+{% endfor -%}
+""",
+    # Filters and methods that the others leave out.
+    "filters": """{%- set roles = messages | map(attribute='role') | list -%}
+{{ roles | join(',') }} {{ roles | unique | join('+') }} {{ roles | reverse | first }} {{ roles | last }}
+{{ messages | selectattr('content') | map(attribute='content') | map('trim') | join('|') }}
+{{ messages | rejectattr('role', 'in', ['user', 'system']) | list | length }}{{ roles | select('ne', 'user') | list | length }}
+{{ roles | reject('equalto', 'user') | join }} {{ messages | map(attribute='name', default='nobody') | join(' ') }}
+{{ 'one two_three' | title }} {{ 'a.b.c'.split('.') | tojson }} {{ ' a  b '.split() | tojson }} {{ 'x'.join(['1', '2']) }}
+{{ 'line1\\nline2\\n\\nline3' | indent(2) }}|{{ 'p\\nq' | indent(width=3, first=true) }}|{{ 'a\\r\\nb\\nc'.splitlines() | tojson }}
+{{ '猫と犬'[1:] }}{{ '猫と犬'[::-1] }}{{ '猫と犬'[-1] }}{{ 'abcdef'[1:5:2] }}{{ [1, 2, 3, 4, 5][::2] | tojson }}{{ [1, 2, 3, 4, 5][3:0:-2] | tojson }}
+{{ '12' | int + 3 }} {{ 'x' | int }} {{ '猫' | length }} {{ 'abc'.find('c') }} {{ 'ABC'.lower().title() }} {{ 'aXb' | lower | capitalize }}
+{% for key, value in {'b': 1, 'a': [1, {'c': none}], 'd': true} | items %}{{ key }}={{ value | tojson }};{% endfor %}
+{{ {'b': 1, 'a': 2} | tojson(indent=2) }} {{ [] | tojson(indent=2) }} {{ {'x': []} | tojson(indent=1) }} {{ {'b': 1}.keys() | list | tojson }} {{ {'b': 1}.values() | list | tojson }}
+{{ [1, [2]] == [1, [2]] }}{{ {'a': 1, 'b': 2} == {'b': 2, 'a': 1} }}{{ messages[0] == messages[-1] }}{{ 4 is divisibleby 2 }}{{ 3 is gt 2 }}
+{% for tool in tools or [] %}{{ tool.function.parameters | tojson(indent=4) }}{{ tool.function.parameters.limit or '-' }}{{ tool.function.parameters.limit is float }}{% endfor %}
+{{ namespace(a=1).a }}{{ dict(x=2).x }}{{ 'q' if roles is sequence else 'r' }}{{ roles is mapping }}{{ (1, 2) | length if false else 0 }}
+""".replace("{{ (1, 2) | length if false else 0 }}", ""),
+})
+
+TOOLS = {
+    "weather": [dict(type="function", function=dict(
+        name="get_weather", description="Weather \"now\" in a city: 猫\n<b>", parameters=dict(
+            type="object", properties=dict(city=dict(type="string", description="City's name"),
+                                           unit=dict(type="string", enum=["celsius", "fahrenheit"])), required=["city"])))],
+    "several": [
+        dict(type="function", function=dict(name="f", description="", parameters=dict(
+            type="object", limit=0.5, properties=dict(
+                list=dict(type="array", items=dict(type="object", properties=dict(x=dict(type="number", minimum=1e-7, maximum=1e22)))),
+                Any=dict(), n=dict(type="integer", default=-3)), required=[]), strict=True)),
+        dict(type="function", function=dict(name="g", description="no parameters")),
+    ],
+}
+
 def said(*turns):
     return [dict(role=turns[i], content=turns[i + 1]) for i in range(0, len(turns), 2)]
 
@@ -197,17 +512,37 @@ CONVERSATIONS = [
     said("user", "{{ messages }} {% if %} \\n 'quotes' \"double\""),
 ]
 
+def call(name, arguments, id="abc123def"):
+    return dict(id=id, type="function", function=dict(name=name, arguments=arguments))
+
+# With calls of tools.
+CONVERSATIONS += [
+    [dict(role="user", content="Weather in Brno?"), dict(role="assistant", content=None, tool_calls=[call("get_weather", dict(city="Brno"))]),
+     dict(role="tool", content='{"t": 21.5}', tool_call_id="abc123def", name="get_weather")],
+    [dict(role="system", content="s"), dict(role="user", content="Both!"),
+     dict(role="assistant", content="I look.", reasoning_content="\nhm\n", tool_calls=[
+         call("f", dict(list=[dict(x=1.0)], n=2, s="\u00fc\"<s>")), call("g", {}, "123456789")]),
+     dict(role="tool", content="[1]", tool_call_id="abc123def"), dict(role="tool", content="ok", tool_call_id="123456789"),
+     dict(role="assistant", content="Done."), dict(role="user", content="Both!")],
+    [dict(role="user", content="x"), dict(role="assistant", content="", tool_calls=[call("g", dict(a=None, b=[True, 1e16, 0.0001, -2.5]), "short")])],
+]
+
 rows = []
 for name, template in TEMPLATES.items():
     for number, messages in enumerate(CONVERSATIONS):
-        try:
-            text, _ = render_jinja_template([messages], chat_template=template, add_generation_prompt=True, bos_token="<s>",
-                                            eos_token="</s>")
-            rows.append(dict(template=name, conversation=number, text=text[0]))
-        except Exception as error:
-            rows.append(dict(template=name, conversation=number, error=str(error)))
+        for tools in [None, *TOOLS] if "tools" in template else [None]:
+            row = dict(template=name, conversation=number)
+            if tools:
+                row["tools"] = tools
+            try:
+                text, _ = render_jinja_template([messages], tools=TOOLS.get(tools), chat_template=template, add_generation_prompt=True,
+                                                bos_token="<s>", eos_token="</s>")
+                row["text"] = text[0]
+            except Exception as error:
+                row["error"] = str(error)
+            rows.append(row)
 with open(os.path.join(HERE, "rendered.json"), "w", encoding="utf-8") as out:
-    out.write('{"templates": %s,\n"conversations": %s,\n"rows": [\n%s\n]}\n' % (
-        json.dumps(TEMPLATES, ensure_ascii=False), json.dumps(CONVERSATIONS, ensure_ascii=False),
+    out.write('{"templates": %s,\n"tools": %s,\n"conversations": %s,\n"rows": [\n%s\n]}\n' % (
+        json.dumps(TEMPLATES, ensure_ascii=False), json.dumps(TOOLS, ensure_ascii=False), json.dumps(CONVERSATIONS, ensure_ascii=False),
         ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)))
 print(len(rows), sum("error" in row for row in rows), {row["error"] for row in rows if "error" in row})

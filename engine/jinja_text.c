@@ -1,0 +1,248 @@
+/* Strings of templates: stripping, splitting, replacing, cutting. */
+#include "engine/jinja_text.h"
+
+#include <string.h>
+
+#include "base/utf8.h"
+
+#define INDENT_MAX 256 /* spaces; guess: files have 2 to 8 */
+
+/* White space as Python's str.strip sees it. */
+static bool is_white(uint32_t c)
+{
+	return (c >= 0x09 && c <= 0x0d) || (c >= 0x1c && c <= 0x20) || c == 0x85 || c == 0xa0 || c == 0x1680 ||
+		(c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
+}
+
+/* True when the character at at goes: white space, or one of set. An invalid byte stays. *bytes is its length. */
+static bool is_stripped(const char *at, const char *end, struct value set, int *bytes)
+{
+	uint32_t c = 0;
+
+	*bytes = utf8_decode(at, (size_t)(end - at), &c);
+	if (*bytes <= 0) {
+		*bytes = 1;
+		return false;
+	}
+	return set.kind == VALUE_STRING ? memmem(set.bytes, set.len, at, (size_t)*bytes) != NULL : is_white(c);
+}
+
+struct value jinja_strip(struct value string, struct value set, bool left, bool right)
+{
+	const char *begin = string.bytes, *end = begin + string.len, *last;
+	int bytes;
+
+	while (left && begin < end && is_stripped(begin, end, set, &bytes))
+		begin += bytes;
+	/* One pass forward: what follows the last character that stays goes. */
+	last = begin;
+	for (const char *at = begin; right && at < end; at += bytes)
+		if (!is_stripped(at, end, set, &bytes))
+			last = at + bytes;
+	return value_string(begin, (size_t)((right ? last : end) - begin));
+}
+
+static enum status split_at_white(struct rendering *r, struct value string, int64_t most, struct value *out)
+{
+	const struct value white = {0};
+	struct value list = *out = value_list(&r->arena), rest = jinja_strip(string, white, true, false);
+	const char *end = string.bytes + string.len;
+	int bytes;
+
+	while (rest.len > 0) {
+		const char *at = rest.bytes;
+
+		if (jinja_spend(r, 0) != STATUS_OK)
+			return STATUS_INPUT;
+		if (most >= 0 && (int64_t)list.list->count == most) {
+			value_append(&r->arena, list, jinja_strip(rest, white, false, true));
+			break;
+		}
+		while (at < end && !is_stripped(at, end, white, &bytes))
+			at += bytes;
+		value_append(&r->arena, list, value_string(rest.bytes, (size_t)(at - rest.bytes)));
+		rest = jinja_strip(value_string(at, (size_t)(end - at)), white, true, false);
+	}
+	return STATUS_OK;
+}
+
+enum status jinja_split(struct rendering *r, struct value string, struct value separator, int64_t most, struct value *out)
+{
+	struct arena *arena = &r->arena;
+	struct value list = *out = value_list(arena);
+	const char *at = string.bytes, *end = at + string.len;
+
+	if (separator.kind != VALUE_STRING)
+		return split_at_white(r, string, most, out);
+	if (separator.len == 0)
+		return err_set(r->err, STATUS_INPUT, "empty separator");
+	while (most < 0 || (int64_t)list.list->count < most) {
+		const char *next = memmem(at, (size_t)(end - at), separator.bytes, separator.len);
+
+		if (!next)
+			break;
+		if (jinja_spend(r, 0) != STATUS_OK)
+			return STATUS_INPUT;
+		value_append(arena, list, value_string(at, (size_t)(next - at)));
+		at = next + separator.len;
+	}
+	value_append(arena, list, value_string(at, (size_t)(end - at)));
+	return STATUS_OK;
+}
+
+enum status jinja_replace(struct rendering *r, struct value string, struct value from, struct value to, struct value *out)
+{
+	struct text text = {0};
+	const char *at = string.bytes, *end = at + string.len, *next;
+	enum status status = STATUS_OK;
+
+	while (status == STATUS_OK && from.len > 0 && (next = memmem(at, (size_t)(end - at), from.bytes, from.len))) {
+		text_append(&text, at, (size_t)(next - at));
+		text_append(&text, to.bytes, to.len);
+		at = next + from.len;
+		status = jinja_spend(r, to.len);
+	}
+	text_append(&text, at, (size_t)(end - at));
+	*out = value_copy(&r->arena, &text);
+	text_release(&text);
+	return status;
+}
+
+static bool is_letter(char c)
+{
+	return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+struct value jinja_change_case(struct arena *arena, struct value string, enum jinja_case to)
+{
+	char *copy = arena_strndup(arena, string.bytes, string.len);
+
+	for (size_t i = 0; i < string.len; i++) {
+		bool first = i == 0 || (to == CASE_TITLE && !is_letter(copy[i - 1])) ||
+			(to == CASE_WORDS && strchr(" \t\n\r\f\v-({[<", copy[i - 1]));
+		bool upper = to == CASE_UPPER || (to != CASE_LOWER && first);
+
+		if (upper ? copy[i] >= 'a' && copy[i] <= 'z' : copy[i] >= 'A' && copy[i] <= 'Z')
+			copy[i] = (char)(copy[i] ^ 0x20);
+	}
+	return value_string(copy, string.len);
+}
+
+/* The end of the line that begins at at: its '\n' or '\r', or end. */
+static const char *line_end(const char *at, const char *end)
+{
+	while (at < end && *at != '\n' && *at != '\r')
+		at++;
+	return at;
+}
+
+static const char *next_line(const char *at, const char *end)
+{
+	return at + (end - at >= 2 && at[0] == '\r' && at[1] == '\n' ? 2 : at < end);
+}
+
+enum status jinja_split_lines(struct rendering *r, struct value string, struct value *out)
+{
+	const char *at = string.bytes, *end = at + string.len;
+
+	*out = value_list(&r->arena);
+	while (at < end) {
+		const char *stop = line_end(at, end);
+
+		value_append(&r->arena, *out, value_string(at, (size_t)(stop - at)));
+		at = next_line(stop, end);
+		if (jinja_spend(r, 0) != STATUS_OK)
+			return STATUS_INPUT;
+	}
+	return STATUS_OK;
+}
+
+enum status jinja_indent(struct rendering *r, struct value string, int64_t width, bool first, bool blank, struct value *out)
+{
+	struct text text = {0};
+	const char *at = string.bytes, *end = at + string.len;
+	enum status status = STATUS_OK;
+
+	if (width < 0 || width > INDENT_MAX)
+		return err_set(r->err, STATUS_INPUT, "indent is supported by 0 to %d spaces", INDENT_MAX);
+	for (bool indents = first; status == STATUS_OK; indents = true) {
+		const char *stop = line_end(at, end);
+
+		if (indents && (stop > at || blank || (at == string.bytes && first)))
+			text_printf(&text, "%*s", (int)width, "");
+		text_append(&text, at, (size_t)(stop - at));
+		if (stop == end)
+			break;
+		text_append_char(&text, '\n');
+		at = next_line(stop, end);
+		status = jinja_spend(r, (size_t)width);
+	}
+	*out = value_copy(&r->arena, &text);
+	text_release(&text);
+	return status;
+}
+
+enum status jinja_join(struct rendering *r, struct value list, struct value separator, struct value *out)
+{
+	struct text text = {0};
+	enum status status = STATUS_OK;
+
+	for (size_t i = 0; status == STATUS_OK && i < list.list->count; i++) {
+		if (i > 0)
+			value_print(separator, &text);
+		value_print(list.list->items[i], &text);
+		status = jinja_spend(r, separator.len + list.list->items[i].len);
+	}
+	*out = value_copy(&r->arena, &text);
+	text_release(&text);
+	return status;
+}
+
+static size_t character_bytes(struct value string, size_t at)
+{
+	uint32_t c;
+	int bytes = utf8_decode(string.bytes + at, string.len - at, &c);
+
+	return bytes > 0 ? (size_t)bytes : 1;
+}
+
+int64_t jinja_characters(struct value string)
+{
+	int64_t count = 0;
+
+	for (size_t at = 0; at < string.len; at += character_bytes(string, at))
+		count++;
+	return count;
+}
+
+/* Where character number index begins; string.len past the last. */
+static size_t find_character(struct value string, int64_t index)
+{
+	size_t at = 0;
+
+	for (; index > 0 && at < string.len; index--)
+		at += character_bytes(string, at);
+	return at;
+}
+
+struct value jinja_pick(struct arena *arena, struct value string, int64_t begin, int64_t end, int64_t step)
+{
+	struct value out = value_string("", 0);
+	size_t *places, count = 0;
+	struct text text = {0};
+
+	if (step == 1) {
+		size_t from = find_character(string, begin), to = end > begin ? find_character(string, end) : from;
+
+		return value_string(string.bytes + from, to - from);
+	}
+	places = mem_calloc(string.len + 1, sizeof(*places));
+	for (size_t at = 0; at < string.len; at += character_bytes(string, at))
+		places[count++] = at;
+	for (int64_t i = begin; step < 0 ? i > end : i < end; i += step)
+		text_append(&text, string.bytes + places[i], character_bytes(string, places[i]));
+	out = value_copy(arena, &text);
+	mem_free(places);
+	text_release(&text);
+	return out;
+}
