@@ -6,17 +6,18 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "harness/foreign_check.h"
 
 struct column {
 	const char *name, *key; /* of the table, of the entry */
 	double scale; /* 0: text, or a number as it stands */
 };
 
-/* One foreign format: how an entry is recognised, which number it cannot lack, and where its facts are. */
+/* One foreign format: how an entry is recognised, and where its facts are. */
 struct format {
+	enum foreign_format format;
 	const char *tool;
 	const char *marks[3]; /* keys that an entry of this format has and one of the others has not */
-	const char *needed; /* a number */
 	const struct column *columns; /* ended by an empty one */
 };
 
@@ -74,10 +75,10 @@ static const struct column inferencex_columns[] = {
 };
 
 static const struct format formats[] = {
-	{"llama-bench", {"n_gen", "n_prompt"}, "avg_ts", llama_bench_columns},
-	{"inferencex", {"hw", "conc"}, "tput_per_gpu", inferencex_columns},
-	{"vllm-bench", {"total_output_tokens", "tokenizer_id"}, "output_throughput", vllm_columns},
-	{"sglang-bench", {"total_output_tokens", "request_rate"}, "output_throughput", sglang_columns},
+	{FOREIGN_LLAMA_BENCH, "llama-bench", {"n_gen", "n_prompt"}, llama_bench_columns},
+	{FOREIGN_INFERENCEX, "inferencex", {"hw", "conc"}, inferencex_columns},
+	{FOREIGN_VLLM, "vllm-bench", {"total_output_tokens", "tokenizer_id"}, vllm_columns},
+	{FOREIGN_SGLANG, "sglang-bench", {"total_output_tokens", "request_rate"}, sglang_columns},
 };
 
 static const struct format *format_of(const struct json *entry)
@@ -121,9 +122,8 @@ static enum status add_row(struct json *rows, const struct json *entry, const ch
 	const struct format *format = format_of(entry);
 	if (!format)
 		return err_set(err, STATUS_INPUT, "%s: entry %zu: it is no measurement of a known benchmark", source, number);
-	if (!json_is_number(json_get(entry, format->needed)))
-		return err_set(
-			err, STATUS_INPUT, "%s: entry %zu: %s must be a number (%s)", source, number, format->needed, format->tool);
+	if (foreign_check(entry, format->format, err))
+		return err_add(err, "%s: entry %zu (%s)", source, number, format->tool);
 	if (number > FOREIGN_ROWS_MAX)
 		return err_set(err, STATUS_INPUT, "%s: more than %d entries", source, FOREIGN_ROWS_MAX);
 	char hash[SHA256_HEX_BYTES];
@@ -148,6 +148,44 @@ static enum status add_rows(struct json *rows, const struct json *document, cons
 	return status;
 }
 
+/* Python's json writes numbers that are none as bare words: here they become texts, which are told by their member when they are
+ * refused. True when there were some. */
+static bool quote_bare_words(const char *bytes, size_t len, struct text *out)
+{
+	static const char *const words[] = {"-Infinity", "Infinity", "NaN"};
+	bool in_text = false, any = false;
+	for (size_t at = 0; at < len;) {
+		size_t taken = 1;
+		for (size_t i = 0; i < sizeof words / sizeof words[0] && !in_text && taken == 1; i++)
+			if (len - at >= strlen(words[i]) && memcmp(bytes + at, words[i], strlen(words[i])) == 0)
+				taken = strlen(words[i]);
+		if (in_text && bytes[at] == '\\' && at + 1 < len)
+			taken = 2;
+		else if (bytes[at] == '"')
+			in_text = !in_text;
+		bool word = !in_text && taken > 1;
+		text_append(out, "\"", word);
+		text_append(out, bytes + at, taken);
+		text_append(out, "\"", word);
+		any = any || word;
+		at += taken;
+	}
+	return any;
+}
+
+/* As json_parse, with such words as texts. What cannot be read even so is told as it stood. */
+static enum status parse(const char *bytes, size_t len, const char *source, struct json **out, struct err *err)
+{
+	struct text quoted = {0};
+	struct err own = {0};
+	enum status status = json_parse(bytes, len, source, out, &own);
+	if (status && quote_bare_words(bytes, len, &quoted) &&
+		json_parse(text_str(&quoted), quoted.len, source, out, NULL) == STATUS_OK)
+		status = STATUS_OK;
+	text_release(&quoted);
+	return status ? err_set(err, status, "%s", own.text) : STATUS_OK;
+}
+
 /* One JSON value a line. Complaints name the line of the file. */
 static enum status read_lines(const char *bytes, size_t len, const char *source, struct json *rows, struct err *err)
 {
@@ -160,7 +198,7 @@ static enum status read_lines(const char *bytes, size_t len, const char *source,
 		struct json *entry = NULL;
 		number++;
 		if (line_len > strspn(bytes + at, " \t\r\n")) {
-			status = json_parse(bytes + at, line_len, "line", &entry, &own);
+			status = parse(bytes + at, line_len, "line", &entry, &own);
 			if (status) /* "line:1:COL: reason" */
 				err_set(err, status, "%s:%d:%s", source, number, own.text + strlen("line:1:"));
 			else
@@ -178,7 +216,7 @@ static bool is_lines(const char *bytes, size_t len)
 	const char *newline = memchr(bytes, '\n', len);
 	struct json *first = NULL;
 	size_t line_len = newline ? (size_t)(newline - bytes) : len;
-	bool whole = json_parse(bytes, line_len, "line", &first, NULL) == STATUS_OK && json_kind_of(first) == JSON_KIND_OBJECT;
+	bool whole = parse(bytes, line_len, "line", &first, NULL) == STATUS_OK && json_kind_of(first) == JSON_KIND_OBJECT;
 	json_free(first);
 	return whole;
 }
@@ -197,7 +235,7 @@ enum status foreign_read(const char *bytes, size_t len, const char *source, stru
 	if (is_sql(bytes))
 		status = foreign_read_sql(bytes, len, source, &document, err);
 	else
-		status = json_parse(bytes, lines ? strcspn(bytes, "\n") : len, source, &document, err);
+		status = parse(bytes, lines ? strcspn(bytes, "\n") : len, source, &document, err);
 	/* An object that none of these programs wrote is for the caller to know. */
 	ours = !status && json_kind_of(document) == JSON_KIND_OBJECT && !format_of(document);
 	if (!status && !ours)

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "harness/foreign.h"
+#include "harness/foreign_check.h"
 
 #define COLUMNS_MAX 128
 
@@ -67,13 +68,16 @@ static enum status read_columns(struct scan *scan, char names[COLUMNS_MAX][64], 
 			return fail(scan, "expected the name of a column");
 		if (*count == COLUMNS_MAX)
 			return fail(scan, "too many columns");
+		for (size_t i = 0; i < *count; i++)
+			if (strlen(names[i]) == len && memcmp(names[i], scan->bytes + scan->at, len) == 0)
+				return fail(scan, "this column is there twice");
 		snprintf(names[(*count)++], 64, "%.*s", (int)len, scan->bytes + scan->at);
 		scan->at += len;
 	} while (take(scan, ","));
 	return take(scan, ")") ? STATUS_OK : fail(scan, "expected , or )");
 }
 
-/* A text in quotes, taken as a number where it is one: llama-bench quotes everything. */
+/* A text in quotes. */
 static enum status read_quoted(struct scan *scan, struct json **out)
 {
 	struct text text = {0};
@@ -89,14 +93,7 @@ static enum status read_quoted(struct scan *scan, struct json **out)
 		text_append_char(&text, scan->bytes[scan->at]);
 	}
 	scan->at++;
-	long long whole;
-	double real;
-	if (text_to_i64(text_str(&text), &whole))
-		*out = json_new_integer(whole);
-	else if (text_to_double(text_str(&text), &real))
-		*out = json_new_number(real);
-	else
-		*out = json_new_string_len(text_str(&text), text.len);
+	*out = json_new_string_len(text_str(&text), text.len);
 	text_release(&text);
 	return STATUS_OK;
 }
@@ -149,10 +146,12 @@ static enum status read_insert(struct scan *scan, struct json *rows)
 	}
 	if (!status && (!take(scan, ")") || !take(scan, ";")))
 		status = fail(scan, "expected ); after as many values as columns");
-	if (status)
+	if (status) {
 		json_free(row);
-	else
+	} else {
+		foreign_read_numbers(row);
 		json_append(rows, row);
+	}
 	return status;
 }
 

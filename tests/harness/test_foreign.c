@@ -100,19 +100,23 @@ static void what_cannot_be_read_is_refused_with_its_place(void **state)
 		{"[]", "x: it holds no measurement"},
 		{"[1]", "x: entry 1: it is no measurement of a known benchmark"},
 		{"[{\"n_prompt\": 1, \"n_gen\": 0, \"avg_ts\": 5}, {\"a\": 1}]", "x: entry 2: it is no measurement"},
-		{"[{\"n_prompt\": 1, \"n_gen\": 0, \"avg_ts\": \"fast\"}]", "x: entry 1: avg_ts must be a number (llama-bench)"},
-		{"[{\"n_prompt\": 1, \"n_gen\": 0, \"avg_ts\": NaN}]", "x:1:"},
+		{"[{\"n_prompt\": 1, \"n_gen\": 0, \"avg_ts\": \"fast\"}]",
+			"x: entry 1 (llama-bench): avg_ts: must be a number from 0"},
+		{"[{\"n_prompt\": 1, \"n_gen\": 0, \"avg_ts\": NaN}]", "x: entry 1 (llama-bench): avg_ts: must be a number from 0"},
+		{"[{\"a\": NaN, \"b\": }]", "x:1:"},
 		{"{\"n_prompt\": 1, \"n_gen\": 0, \"avg_ts\": 5}\n{\"n_prompt\": 1,\n", "x:2:"},
 		{"{\"n_prompt\": 1, \"n_gen\": 0, \"avg_ts\": 5}\n\n{\"n_prompt\": 1, \"n_gen\": 0}\n",
-			"x: entry 2: avg_ts must be"},
-		{"{\"total_output_tokens\": 1, \"tokenizer_id\": \"t\"}",
-			"x: entry 1: output_throughput must be a number (vllm-bench)"},
+			"x: entry 2 (llama-bench): avg_ts: is missing"},
+		{"{\"total_output_tokens\": 1, \"tokenizer_id\": \"t\"}", "x: entry 1 (vllm-bench): output_throughput: is missing"},
 		{"INSERT INTO other (a) VALUES (1);", "x:1:13: expected the table llama_bench"},
 		{"INSERT INTO llama_bench (n_prompt, n_gen) VALUES (1);", "x:1:52: expected , and another value"},
 		{"INSERT INTO llama_bench (n_prompt) VALUES (1, 2);", "x:1:45: expected ); after as many values as columns"},
 		{"INSERT INTO llama_bench (n_prompt) VALUES ('1);", "x:1:48: a text has no end"},
 		{"INSERT INTO llama_bench (cpu_info) VALUES ('it's');", "x:1:48: expected ); after"},
 		{"INSERT INTO llama_bench (n_prompt) VALUES (x);", "x:1:44: expected a number"},
+		{"INSERT INTO llama_bench (n_gen, n_gen) VALUES (1, 2);", "x:1:33: this column is there twice"},
+		{"INSERT INTO llama_bench (n_gen, n_prompt, avg_ts) VALUES ('8', '0', 'fast');",
+			"x: entry 1 (llama-bench): avg_ts: must be a number from 0 to 1000000000000, is 'fast'"},
 		{"INSERT INTO llama_bench () VALUES ();", "x:1:26: expected the name of a column"},
 		{"INSERT INTO llama_bench (n_gen, n_prompt) VALUES (1, 2);\nDROP TABLE run;",
 			"x:2:1: expected CREATE TABLE or INSERT"},
@@ -125,6 +129,98 @@ static void what_cannot_be_read_is_refused_with_its_place(void **state)
 		assert_null(rows);
 		if (!text_starts_with(err.text, cases[i].complaint))
 			fail_msg("%s\n gives %s\n not  %s", cases[i].text, err.text, cases[i].complaint);
+	}
+}
+
+/* Entries that are sound but for one member. */
+#define LLAMA(member) "[{\"n_prompt\": 512, \"n_gen\": 0, \"avg_ts\": 512.0, \"avg_ns\": 1000000000, " member "}]"
+#define VLLM(member) \
+	"{\"tokenizer_id\": \"t\", \"total_output_tokens\": 1000, \"output_throughput\": 100.0, \"duration\": 10.0, " member "}"
+#define SGLANG(member) \
+	"{\"total_output_tokens\": 1000, \"output_throughput\": 100.0, \"duration\": 10.0, \"completed\": 10, " member "}"
+#define INFERENCEX(member) "[{\"hw\": \"h200\", \"conc\": 8, \"tput_per_gpu\": 400.5, " member "}]"
+
+static void each_member_has_its_rule(void **state)
+{
+	static const struct {
+		const char *text, *complaint; /* NULL: it is sound */
+	} cases[] = {
+		{LLAMA("\"stddev_ts\": 1.5"), NULL},
+		{LLAMA("\"tomorrow\": [1]"), NULL},
+		{LLAMA("\"n_batch\": \"2048\""), "n_batch: must be an integer from 0"},
+		{LLAMA("\"n_batch\": -1"), "n_batch: must be an integer from 0"},
+		{LLAMA("\"n_batch\": 1.5"), "n_batch: must be an integer from 0"},
+		{LLAMA("\"n_batch\": 1000000000000000000"), "n_batch: must be an integer from 0"},
+		{LLAMA("\"n_gpu_layers\": -1"), NULL},
+		{LLAMA("\"n_gpu_layers\": -2"), "n_gpu_layers: must be an integer from -1"},
+		{LLAMA("\"flash_attn\": true"), NULL},
+		{LLAMA("\"use_mmap\": \"yes\""), "use_mmap: must be true or false, is 'yes'"},
+		{LLAMA("\"cpu_info\": 7"), "cpu_info: must be a text, is 7"},
+		{LLAMA("\"cpu_info\": \"a\\u001b[31m\""), "cpu_info: must not contain control characters"},
+		{LLAMA("\"test_time\": \"yesterday\""), "test_time: must be like 0000-00-00T00:00:00Z, is 'yesterday'"},
+		{LLAMA("\"samples_ns\": 5"), "samples_ns: must be a list, is 5"},
+		{LLAMA("\"samples_ts\": [1, -1]"), "samples_ts[1]: must be a number of at least 0"},
+		{LLAMA("\"samples_ts\": [1, \"2\"]"), "samples_ts[1]: must be a number of at least 0"},
+		{LLAMA("\"stddev_ts\": Infinity"), "stddev_ts: must be a number from 0 to 1000000000000, is 'Infinity'"},
+		{"[{\"n_prompt\": 512, \"n_gen\": 0, \"avg_ts\": -5}]", "avg_ts: must be a number from 0"},
+		{"[{\"n_prompt\": 512, \"n_gen\": 0, \"avg_ts\": 1e300}]", "avg_ts: must be a number from 0"},
+		{"[{\"n_prompt\": 0, \"n_gen\": 0, \"avg_ts\": 5}]", "n_gen: is 0, and so is n_prompt"},
+		{"[{\"n_prompt\": 512, \"n_gen\": 0, \"avg_ts\": 512.0, \"avg_ns\": 1000000}]",
+			"avg_ts: is 512, but n_prompt + n_gen over avg_ns gives 512000: is the unit right?"},
+		{VLLM("\"request_rate\": \"inf\""), NULL},
+		{VLLM("\"request_rate\": Infinity"), NULL},
+		{VLLM("\"request_rate\": \"fast\""), "request_rate: must be a number or one of inf, Infinity, trace, is 'fast'"},
+		{VLLM("\"request_rate\": -1"), "request_rate: must be a number from 0"},
+		{VLLM("\"max_concurrency\": null"), NULL},
+		{VLLM("\"max_concurrency\": 0"), "max_concurrency: must be an integer from 1"},
+		{VLLM("\"failed\": -1"), "failed: must be an integer from 0"},
+		{VLLM("\"failed\": \"none\""), "failed: must be an integer from 0"},
+		{VLLM("\"date\": \"20261130-070000\""), NULL},
+		{VLLM("\"date\": \"2026-11-30\""), "date: must be like 00000000-000000"},
+		{VLLM("\"median_ttft_ms\": 75.5"), NULL},
+		{VLLM("\"median_ttft_ms\": \"75 ms\""), "median_ttft_ms: must be a number from 0 to 10500, is '75 ms'"},
+		{VLLM("\"p99.9_itl_ms\": -0.1"), "p99.9_itl_ms: must be a number from 0"},
+		{VLLM("\"mean_tpot_ms\": NaN"), "mean_tpot_ms: must be a number from 0 to 10500, is 'NaN'"},
+		{VLLM("\"mean_e2el_ms\": 75500.0"), "mean_e2el_ms: must be a number from 0 to 10500"}, /* longer than the run */
+		{VLLM("\"spec_decode_acceptance_rate\": 101"), "spec_decode_acceptance_rate: must be a number from 0 to 100"},
+		{"{\"tokenizer_id\": \"t\", \"total_output_tokens\": 1000, \"output_throughput\": 100.0, \"duration\": 10000}",
+			"output_throughput: is 100, but total_output_tokens over duration gives 0.1: is the unit right?"},
+		{"{\"tokenizer_id\": \"t\", \"total_output_tokens\": 1000, \"output_throughput\": -100.0}",
+			"output_throughput: must be a number from 0"},
+		{"{\"tokenizer_id\": \"t\", \"total_output_tokens\": \"many\", \"output_throughput\": 100.0}",
+			"total_output_tokens: must be an integer from 0"},
+		{SGLANG("\"request_rate\": \"trace\""), NULL},
+		{SGLANG("\"request_rate\": Infinity"), NULL},
+		{SGLANG("\"request_rate\": NaN"), "request_rate: must be a number or one of"},
+		{SGLANG("\"request_rate\": 8, \"request_throughput\": 1000"),
+			"request_throughput: is 1000, but completed over duration gives 1"},
+		{SGLANG("\"request_rate\": 8, \"random_range_ratio\": 1.5"), "random_range_ratio: must be a number from 0 to 1"},
+		{SGLANG("\"request_rate\": 8, \"accept_length\": null"), NULL},
+		{SGLANG("\"request_rate\": 8, \"accept_length\": -1"), "accept_length: must be a number from 0"},
+		{SGLANG("\"request_rate\": 8, \"tag\": {}"), "tag: must be a text, is object"},
+		{INFERENCEX("\"median_ttft\": 0.25, \"median_tpot\": 0.0185, \"median_intvty\": 54.1"), NULL},
+		{INFERENCEX("\"median_tpot\": 18.5, \"median_intvty\": 54.1"),
+			"median_tpot: is 18.5, but median_intvty gives 0.0184843: is the unit right?"},
+		{INFERENCEX("\"median_ttft\": 250000"), "median_ttft: must be a number from 0 to 86400"},
+		{INFERENCEX("\"p99_e2el\": \"long\""), "p99_e2el: must be a number from 0"},
+		{INFERENCEX("\"isl\": \"1k\""), "isl: must be an integer from 0"},
+		{INFERENCEX("\"is_multinode\": \"maybe\""), "is_multinode: must be true or false"},
+		{"[{\"hw\": \"h200\", \"conc\": 0, \"tput_per_gpu\": 1}]", "conc: must be an integer from 1"},
+		{"[{\"hw\": null, \"conc\": 8, \"tput_per_gpu\": 1}]", "hw: is null"},
+		{"[{\"hw\": \"h200\", \"conc\": 8, \"tput_per_gpu\": -1}]", "tput_per_gpu: must be a number from 0"},
+	};
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct json *rows = NULL;
+		struct err err = {0};
+		enum status status = foreign_read(cases[i].text, strlen(cases[i].text), "x", &rows, &err);
+		const char *said = strstr(err.text, "): ");
+		bool as_wanted = cases[i].complaint ? status == STATUS_INPUT && !rows &&
+				text_starts_with(err.text, "x: entry 1 (") && said && text_starts_with(said + 3, cases[i].complaint)
+						    : status == STATUS_OK && json_count(rows) == 1;
+		if (!as_wanted)
+			fail_msg("%s\n gives %s\n not  %s", cases[i].text, err.text,
+				cases[i].complaint ? cases[i].complaint : "rows");
+		json_free(rows);
 	}
 }
 
@@ -348,6 +444,7 @@ int main(void)
 		cmocka_unit_test(llama_bench_is_read_from_json_lines_and_sql),
 		cmocka_unit_test(serving_benchmarks_are_read_with_their_units),
 		cmocka_unit_test(what_cannot_be_read_is_refused_with_its_place),
+		cmocka_unit_test(each_member_has_its_rule),
 		cmocka_unit_test(objects_of_others_are_left_to_the_caller),
 		cmocka_unit_test(the_fuzzers_corpus_is_read_safely),
 		STORE_TEST(measurements_are_kept_apart_and_once),

@@ -9,6 +9,7 @@
 
 #include "base/mem.h"
 #include "harness/record_check.h"
+#include "tests/support/replay_checks.h"
 #include "tests/support/store_bed.h"
 
 /* A record with everything that one can have: failures, requests with events, an extension, a confirmation, verdicts. */
@@ -248,6 +249,11 @@ static void whatever_a_member_becomes_sqlite_never_has_to_complain(void **state)
 	json_free(record);
 }
 
+static void the_fuzzers_corpus_is_read_safely(void **state)
+{
+	assert_true(check_corpus("tests/fuzz/corpus/record", check_record_bytes) >= 9);
+}
+
 static void what_is_no_object_is_no_record(void **state)
 {
 	static const char *const texts[] = {"null", "1", "[]", "\"verdict-record/1\"", "{}"};
@@ -267,6 +273,7 @@ int main(void)
 		STORE_TEST(each_fault_is_named_with_its_place),
 		STORE_TEST(whatever_a_member_becomes_sqlite_never_has_to_complain),
 		cmocka_unit_test(what_is_no_object_is_no_record),
+		cmocka_unit_test(the_fuzzers_corpus_is_read_safely),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

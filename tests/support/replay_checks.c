@@ -12,6 +12,7 @@
 #include "harness/completion.h"
 #include "harness/counters.h"
 #include "harness/foreign.h"
+#include "harness/record_check.h"
 #include "harness/sse.h"
 
 static void write_event(void *ctx, const struct sse_event *event)
@@ -111,6 +112,8 @@ void check_completion_bytes(const uint8_t *data, size_t size)
 
 void check_foreign_bytes(const uint8_t *data, size_t size)
 {
+	static const char *const figures[] = {"concurrency", "input_len", "output_len", "completed", "failed", "tokens_per_s",
+		"tokens_per_s_gpu", "ttft_ms_p50", "tpot_ms_p50"};
 	struct text text = {0};
 	struct json *rows = NULL;
 	struct err err = {0};
@@ -120,9 +123,27 @@ void check_foreign_bytes(const uint8_t *data, size_t size)
 	for (size_t i = 0; i < json_count(rows); i++) {
 		const struct json *row = json_at(rows, i);
 		ASSERT(json_text_len(json_get(row, "hash")) == 64 && json_kind_of(json_get(row, "document")) == JSON_KIND_OBJECT);
+		for (size_t k = 0; k < sizeof figures / sizeof figures[0]; k++) { /* none that a table or a page could not show */
+			const struct json *value = json_get(row, figures[k]);
+			ASSERT(!value || (json_number(value, -1) >= 0 && json_number(value, -1) <= 1e15));
+		}
 	}
 	json_free(rows);
 	text_release(&text);
+}
+
+void check_record_bytes(const uint8_t *data, size_t size)
+{
+	struct json *record = NULL;
+	char path[RECORD_PATH_BYTES];
+	int line = 0, column = 0;
+	if (json_parse((const char *)data, size, "x", &record, NULL) == STATUS_OK) {
+		struct err err = {0};
+		enum status status = record_check(record, path, &err);
+		ASSERT(status == STATUS_OK || (status == STATUS_INPUT && err.text[0]));
+		ASSERT(status == STATUS_OK || json_locate((const char *)data, size, path, false, &line, &column));
+	}
+	json_free(record);
 }
 
 void check_counters_bytes(const uint8_t *data, size_t size)

@@ -17,6 +17,9 @@ void check_completion_bytes(const uint8_t *data, size_t size);
 /* Reading other benchmarks' results gives rows that all have a hash and a document, or a complaint. */
 void check_foreign_bytes(const uint8_t *data, size_t size);
 
+/* A record is sound, or refused with a reason and a place that is in it. */
+void check_record_bytes(const uint8_t *data, size_t size);
+
 /* Counters read from a server's metrics are -1 or at least 0. */
 void check_counters_bytes(const uint8_t *data, size_t size);
 

@@ -1,0 +1,1 @@
+INSERT INTO llama_bench (n_gen, n_gen) VALUES (1, 2);
