@@ -5,24 +5,34 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/mem.h"
 #include "harness/guard.h"
+#include "harness/proctree.h"
 
 #define NS_PER_MS ((int64_t)1000000)
 #define START_MS_MAX 20000 /* guess: forking and exec of two programs on a machine that swaps */
 #define ORPHAN_TERM_MS 500 /* with the second that killing may take, all is over within 2 s */
 #define STOP_EXTRA_MS 8000 /* above term_s: the guard gives up killing after 5 s */
 #define DESTROY_MS_MAX 3000
+#define SWEEP_MS_MAX 5000 /* after the first SIGKILL: what lives then is stuck in the kernel */
+#define SWEEP_ROUND_MS 10
+#define ENVIRONMENT_BYTES_MAX ((size_t)8 << 20) /* guess: above what the kernel takes */
+#define MARK_NAME "VERDICT_NONCE=" /* differs from launch to launch and is inherited */
 #define FD_ABOVE 16 /* out of the way of the guard's own numbers */
 
 struct launch {
 	pid_t guard;
+	char *mark; /* the variable by which processes of this launch are known; NULL: none */
 	int control_fd;
 	struct logring log;
 	struct launch_state state;
@@ -99,6 +109,56 @@ const struct launch_state *launch_update(struct launch *launch)
 	return &launch->state;
 }
 
+/* ---- without the guard ---- */
+
+static bool has_mark(const struct launch *launch, pid_t pid)
+{
+	char path[64];
+	struct text environment = {0};
+	snprintf(path, sizeof(path), "/proc/%d/environ", (int)pid);
+	const char *found = NULL;
+	if (launch->mark && file_read(path, ENVIRONMENT_BYTES_MAX, &environment, NULL) == STATUS_OK && environment.len > 0)
+		found = memmem(environment.data, environment.len, launch->mark, strlen(launch->mark) + 1);
+	bool is_whole = found && (found == environment.data || found[-1] == '\0');
+	text_release(&environment);
+	return is_whole;
+}
+
+/* Kills what the launch has left once more. Returns how many processes that were. */
+static int sweep_once(const struct launch *launch, struct proctree *tree)
+{
+	int found = 0;
+	proctree_read(tree, getpid());
+	for (size_t i = 0; i < tree->count; i++) {
+		pid_t pid = tree->pids[i];
+		if (pid == launch->guard || (getsid(pid) != launch->state.pid && !has_mark(launch, pid)))
+			continue;
+		kill(pid, SIGKILL);
+		waitpid(pid, NULL, WNOHANG);
+		found++;
+	}
+	return found;
+}
+
+/* Does what a guard that is gone, or does not answer, can no longer do. The engine dies with its guard; its descendants come to us,
+ * the next subreaper, and are known by their session or by a variable they inherited. One that left the session and its environment
+ * stays, and shows as a port or memory that is not given back. */
+static void sweep(struct launch *launch)
+{
+	struct proctree tree = {0};
+	int64_t until_ns = clock_monotonic_ns() + SWEEP_MS_MAX * NS_PER_MS;
+	if (launch->guard > 0)
+		kill(launch->guard, SIGKILL); /* our own child, not yet reaped: the pid is its */
+	while ((launch->state.survivors = sweep_once(launch, &tree)) > 0 && clock_monotonic_ns() < until_ns)
+		clock_sleep_ns(SWEEP_ROUND_MS * NS_PER_MS);
+	if (launch->state.pid > 0)
+		waitpid(launch->state.pid, NULL, WNOHANG);
+	launch->state.clean = launch->state.survivors == 0;
+	proctree_release(&tree);
+}
+
+/* ---- with it ---- */
+
 static bool is_settled(const struct launch_state *state)
 {
 	return state->pid || state->exec_errno || state->clean || state->guard_lost;
@@ -128,6 +188,10 @@ enum status launch_start(const struct launch_request *request, struct launch **o
 	struct launch *launch = mem_calloc(1, sizeof(*launch));
 	launch->control_fd = launch->log.fd = -1;
 	launch->state = (struct launch_state){.exit_code = -1, .exit_signal = -1};
+	for (size_t i = 0; i < request->environment->count; i++)
+		if (text_starts_with(request->environment->items[i], MARK_NAME))
+			launch->mark = mem_strdup(request->environment->items[i]);
+	prctl(PR_SET_CHILD_SUBREAPER, 1); /* should the guard be lost, its engine's processes come to us; see sweep */
 	enum status status = logring_create(&launch->log, err);
 	if (!status)
 		status = write_spec(request, &spec_fd, err);
@@ -175,14 +239,19 @@ pid_t launch_guard_pid(const struct launch *launch)
 
 const struct launch_state *launch_stop(struct launch *launch, double term_s)
 {
-	if (is_over(launch_update(launch)))
+	if (is_over(launch_update(launch))) {
+		if (!launch->state.clean)
+			sweep(launch);
 		return &launch->state;
+	}
 	uint32_t term_ms = (uint32_t)(term_s * 1e3);
 	if (!launch->state.exited)
 		launch->state.stop_requested = true;
 	(void)!send(launch->control_fd, &term_ms, sizeof(term_ms), MSG_NOSIGNAL);
 	if (!wait_for(launch, is_over, (int64_t)term_ms + STOP_EXTRA_MS))
 		launch->state.guard_lost = true; /* a guard that does not come back is as good as none */
+	if (launch->state.guard_lost && !launch->state.clean)
+		sweep(launch);
 	return &launch->state;
 }
 
@@ -200,9 +269,12 @@ void launch_destroy(struct launch *launch)
 {
 	if (!launch)
 		return;
+	if (launch->state.guard_lost && !launch->state.clean)
+		sweep(launch);
 	if (launch->control_fd >= 0)
 		close(launch->control_fd); /* to the guard this is our death: it cleans up and ends */
 	reap_guard(launch);
 	logring_close(&launch->log);
+	mem_free(launch->mark);
 	mem_free(launch);
 }

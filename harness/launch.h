@@ -27,12 +27,12 @@ struct launch_state {
 	bool stop_requested; /* by us, before it exited: then its exit is no crash */
 	bool clean; /* nothing of it is left, except survivors */
 	int survivors; /* descendants that SIGKILL did not end */
-	bool guard_lost; /* the guard ended without saying what is left */
+	bool guard_lost; /* the guard ended without its last word; launch_stop then does its work, and sets clean and survivors */
 };
 
 struct launch;
 
-/* Starts guard and engine, and returns once the engine runs its own program or has failed to: state->exec_errno tells. Errors are
+/* Starts guard and engine, makes this process a subreaper (of what a lost guard leaves), and returns once the engine runs its own program or has failed to: state->exec_errno tells. Errors are
  * those of this machine: STATUS_UNAVAILABLE. *out is released by launch_destroy. */
 enum status launch_start(const struct launch_request *request, struct launch **out, struct err *err);
 

@@ -107,6 +107,15 @@ static void last_log_line(const struct text *log, char out[256])
 	snprintf(out, 256, "%.*s", (int)(end - begin < 240 ? end - begin : 240), bytes + begin);
 }
 
+/* Processes that the kernel has killed for lack of memory since this launch began. */
+static int64_t oom_kills(const struct measuring *measuring)
+{
+	struct json *now = measuring->measure->probe->reading(measuring->session);
+	int64_t kills = probe_oom_kills(measuring->before, now);
+	json_free(now);
+	return kills;
+}
+
 void measuring_explain_exit(struct measuring *measuring, bool running)
 {
 	/* What the engine said last may still be in the pipe; all of it is here once the guard is done. */
@@ -116,11 +125,18 @@ void measuring_explain_exit(struct measuring *measuring, bool running)
 	char reason[512], line[256];
 	logring_read_tail(launch_log(measuring->launch), LOG_EXPLAIN_BYTES, &log);
 	last_log_line(&log, line);
-	if (measuring->target->explain(measuring->target, text_str(&log), running, &failure, reason))
+	bool explained = measuring->target->explain(measuring->target, text_str(&log), running, &failure, reason);
+	bool killed = state->exit_signal == SIGKILL || (explained && failure == FAILURE_CRASH);
+	int64_t kills = killed ? oom_kills(measuring) : 0;
+	if (kills > 0)
+		measuring_fail(measuring, running ? FAILURE_OOM_RUN : FAILURE_OOM_LOAD,
+			"%s: the kernel ran out of memory and killed %lld process%s",
+			failure_name(running ? FAILURE_OOM_RUN : FAILURE_OOM_LOAD), (long long)kills, kills == 1 ? "" : "es");
+	else if (explained)
 		measuring_fail(measuring, failure, "%s", reason);
 	else if (state->exit_signal == SIGKILL)
-		measuring_fail(measuring, FAILURE_CRASH,
-			"crash: killed by SIGKILL, which nobody here sent: maybe the kernel was out of memory");
+		measuring_fail(
+			measuring, FAILURE_CRASH, "crash: killed by SIGKILL, sent neither by this program nor for lack of memory");
 	else if (state->exit_signal > 0)
 		measuring_fail(measuring, FAILURE_CRASH, "crash: ended by signal %d (%s)%s%s", state->exit_signal,
 			strsignal(state->exit_signal), line[0] ? ": " : "", line);
@@ -470,7 +486,7 @@ static void stop(struct measuring *measuring)
 	const struct launch_state *state = launch_stop(measuring->launch, measuring->engine->term_s);
 	result->exit_code = state->exit_code;
 	result->exit_signal = state->exit_signal;
-	result->machine_dirty = state->survivors > 0 || state->guard_lost;
+	result->machine_dirty = state->survivors > 0;
 	if (result->machine_dirty)
 		snprintf(result->dirty_reason, sizeof(result->dirty_reason), "processes of the engine are left");
 	int64_t until_ns = clock_monotonic_ns() + (int64_t)(PORT_FREE_TIMEOUT_S * 1e9);

@@ -40,6 +40,23 @@ static void read_field(const char *path, const char *key, struct text *out)
 	text_release(&text);
 }
 
+/* Number of the line "KEY VALUE" of a file; null when there is none. */
+static struct json *new_number_of(const char *path, const char *key)
+{
+	struct text text = {0};
+	struct json *value = NULL;
+	const char *line = file_read(path, FILE_BYTES_MAX, &text, NULL) == STATUS_OK ? text_str(&text) : NULL;
+	while (line && !value) {
+		size_t len = strlen(key);
+		if (text_starts_with(line, key) && line[len] == ' ')
+			value = json_new_integer(strtoll(line + len, NULL, 10));
+		line = strchr(line, '\n');
+		line = line ? line + 1 : NULL;
+	}
+	text_release(&text);
+	return value ? value : json_new_null();
+}
+
 /* First line of a file as a JSON string; null when it cannot be read. */
 static struct json *new_line_of(const char *path)
 {
@@ -142,6 +159,7 @@ static struct json *reading(void *session)
 	json_set(object, "shared_memory_kib",
 		available.len ? json_new_integer(strtoll(text_str(&available), NULL, 10)) : json_new_null());
 	json_set(object, "load", new_line_of("/proc/loadavg"));
+	json_set(object, "oom_kills", new_number_of("/proc/vmstat", "oom_kill"));
 	struct probe_sample *sample = mem_calloc(1, sizeof(*sample));
 	probe_sample_cpu(sample);
 	add_ticks(object, sample);
@@ -219,6 +237,11 @@ bool probe_memory_held(const struct json *before, const struct json *after, doub
 		return true;
 	}
 	return false;
+}
+
+int64_t probe_oom_kills(const struct json *before, const struct json *after)
+{
+	return json_is_number(json_get(before, "oom_kills")) ? (int64_t)difference(before, after, "oom_kills") : 0;
 }
 
 struct json *probe_compare(struct json *before, struct json *after)

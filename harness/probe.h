@@ -38,7 +38,7 @@ struct probe_ops {
 	/* Everything worth recording once: host, cpu, cpus, memory, kernel, governor, limits, gpus, driver. Caller frees. */
 	struct json *(*facts)(void);
 	/* Quick counters and levels: load, memory available and shared, memory used on GPUs, CPU ticks (busy, stolen, all), thermal
-	 * throttle count. Caller frees.
+	 * throttle count, processes killed for lack of memory. Caller frees.
 	 */
 	struct json *(*reading)(void *session);
 	/* What samples need to stay open for; NULL is a good session. */
@@ -57,6 +57,10 @@ void probe_machine_hash(const struct json *facts, char out[65]);
 /* Whether more than limit_mib of what was free before is still held: memory of the GPUs, and shared memory of the machine, which
  * is all that outlives its processes there. what says which. Pure. */
 bool probe_memory_held(const struct json *before, const struct json *after, double limit_mib, char what[128]);
+
+/* Processes of the machine, whoever's, that the kernel killed for lack of memory between two readings; 0 where it does not tell.
+ * Pure. */
+int64_t probe_oom_kills(const struct json *before, const struct json *after);
 
 /* {"before": …, "after": …, "cpu_busy_frac", "cpu_steal_frac", "throttled"} from two readings, which it takes over. Pure. */
 struct json *probe_compare(struct json *before, struct json *after);

@@ -55,7 +55,8 @@ static bool explain(const struct target_ops *ops, const char *log, bool running,
 		*failure = running ? FAILURE_OOM_RUN : FAILURE_OOM_LOAD;
 		say_memory(document, reason);
 	} else {
-		*failure = running ? FAILURE_CRASH : FAILURE_LAUNCH_ERROR;
+		/* A rank that dies says nothing about the settings, which a refused start does. */
+		*failure = running || text_equal(code, "rank_died") ? FAILURE_CRASH : FAILURE_LAUNCH_ERROR;
 		snprintf(reason, 512, "%s: %s: %.*s", failure_name(*failure), code, (int)strcspn(said, "\n"), said);
 	}
 	json_free(document);

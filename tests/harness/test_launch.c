@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -296,6 +297,48 @@ static void when_the_guard_is_killed_the_engine_dies_and_the_loss_is_told(void *
 	launch_destroy(launch);
 }
 
+/* Without the guard, which was its subreaper, a process that left the engine's session still has the launch's variable. */
+static void what_a_killed_guard_leaves_is_found_and_ended(void **state)
+{
+	char escapee_path[32];
+	const char *extra[] = {"--escapee", temporary_file(escapee_path), "--ignore-term", NULL};
+	int port;
+	struct launch *launch = launch_stub(extra, &port);
+	wait_for_port(launch, port);
+	pid_t escapee = read_pid(escapee_path), bystander = fork();
+	if (bystander == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		for (;;)
+			pause();
+	}
+	assert_int_equal(kill(escapee, 0), 0);
+	kill(launch_guard_pid(launch), SIGKILL);
+	const struct launch_state *end = launch_stop(launch, 1);
+	assert_true(end->guard_lost && end->clean);
+	assert_int_equal(end->survivors, 0);
+	assert_true(support_wait_gone(escapee, 1));
+	assert_int_equal(kill(bystander, 0), 0); /* a child of ours that is none of the launch's */
+	kill(bystander, SIGKILL);
+	assert_int_equal(waitpid(bystander, NULL, 0), bystander);
+	launch_destroy(launch);
+	unlink(escapee_path);
+}
+
+/* A guard that is stopped answers nobody. */
+static void a_guard_that_does_not_answer_is_replaced(void **state)
+{
+	const char *extra[] = {"--ignore-term", NULL};
+	int port;
+	struct launch *launch = launch_stub(extra, &port);
+	wait_for_port(launch, port);
+	pid_t engine = launch_update(launch)->pid;
+	kill(launch_guard_pid(launch), SIGSTOP);
+	const struct launch_state *end = launch_stop(launch, 0.1);
+	assert_true(end->guard_lost && end->clean);
+	assert_true(support_wait_gone(engine, 1));
+	launch_destroy(launch);
+}
+
 static void the_environment_is_defined_and_recorded(void **state)
 {
 	char *inherited[] = {(char *)"PORT=9999", (char *)"CUDA_VISIBLE_DEVICES=3", (char *)"HOME=/root",
@@ -399,6 +442,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(a_flood_of_log_neither_blocks_the_engine_nor_is_kept_whole),
 		cmocka_unit_test(when_the_harness_is_killed_everything_is_gone_within_two_seconds),
 		cmocka_unit_test(when_the_guard_is_killed_the_engine_dies_and_the_loss_is_told),
+		cmocka_unit_test(what_a_killed_guard_leaves_is_found_and_ended),
+		cmocka_unit_test(a_guard_that_does_not_answer_is_replaced),
 		cmocka_unit_test(the_environment_is_defined_and_recorded),
 		cmocka_unit_test(environments_are_the_same_when_all_but_port_and_nonce_is),
 		cmocka_unit_test(the_engine_sees_its_own_port_and_nonce),

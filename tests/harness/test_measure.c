@@ -161,6 +161,31 @@ static void an_engine_that_dies_while_measured_is_a_crash_noticed_at_once(void *
 	assert_true(clock_monotonic_ns() - begin_ns < (int64_t)10000000000);
 }
 
+/* A kernel that has killed one more process at every look. */
+static struct json *reading_after_a_kill(void *session)
+{
+	static int64_t kills;
+	struct json *reading = probe_linux.reading(session);
+	json_set(reading, "oom_kills", json_new_integer(kills++));
+	return reading;
+}
+
+static void an_engine_that_the_kernel_killed_for_memory_ran_out_of_it(void **state)
+{
+	const char *stub[] = {"--die-after", "5", NULL};
+	struct probe_ops probe = probe_linux;
+	struct measure_bed bed;
+	struct launch_result result;
+	probe.reading = reading_after_a_kill;
+	measure_bed_open(&bed, &(struct stub_experiment){.stub = stub});
+	bed.measure.probe = &probe;
+	assert_int_equal(measure_launch(&bed.measure, 0, &result, NULL), STATUS_OK);
+	assert_int_equal(result.failure, FAILURE_OOM_RUN);
+	assert_string_equal(result.reason, "oom_run: the kernel ran out of memory and killed 1 process");
+	launch_result_release(&result);
+	measure_bed_close(&bed);
+}
+
 static void an_engine_that_goes_silent_is_a_hang(void **state)
 {
 	const char *stub[] = {"--hang-after", "6", NULL};
@@ -475,6 +500,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(a_stranger_on_the_port_is_not_measured),
 		cmocka_unit_test(a_setting_that_is_not_in_effect_fails_as_inactive),
 		cmocka_unit_test(an_engine_that_dies_while_measured_is_a_crash_noticed_at_once),
+		cmocka_unit_test(an_engine_that_the_kernel_killed_for_memory_ran_out_of_it),
 		cmocka_unit_test(an_engine_that_goes_silent_is_a_hang),
 		cmocka_unit_test(answers_of_the_wrong_length_break_a_guard),
 		cmocka_unit_test(a_server_that_tells_no_counts_breaks_a_guard),

@@ -18,6 +18,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/text.h"
+#include "harness/proctree.h"
 #include "harness/progress.h"
 #include "harness/run_loop.h"
 #include "harness/store.h"
@@ -109,6 +110,68 @@ static void a_crash_is_tried_again_and_both_attempts_are_kept(void **state)
 	json_free(document);
 	text_release(&errors);
 	text_release(&launches);
+	run_bed_close(&space);
+}
+
+/* The guard of the launch that a running `verdict run` is measuring; 0: there is none now. */
+static pid_t guard_below(pid_t harness)
+{
+	struct proctree tree = {0};
+	pid_t guard = 0;
+	proctree_read(&tree, harness);
+	for (size_t i = 0; i < tree.count && !guard; i++) {
+		char path[64];
+		struct text line = {0};
+		snprintf(path, sizeof(path), "/proc/%d/cmdline", (int)tree.pids[i]);
+		if (file_read(path, 4096, &line, NULL) == STATUS_OK && line.len == sizeof "verdict\0guard" &&
+			memcmp(line.data, "verdict\0guard", line.len) == 0)
+			guard = tree.pids[i];
+		text_release(&line);
+	}
+	proctree_release(&tree);
+	return guard;
+}
+
+/* Twice: while its engine starts, and while it is measured. */
+static void a_launch_whose_guard_is_killed_is_repeated_and_the_experiment_goes_on(void **state)
+{
+	static const char *const slow_start[] = {"--token-ms", "10", "--health-after-ms", "300", NULL};
+	struct run_bed space;
+	run_bed_open(&space,
+		&(struct stub_experiment){.stub = slow_start,
+			.protocol = "{\"blocks\": 3, \"max_blocks\": 3, \"runs_per_launch\": 1, \"warmup\": "
+				    "{\"requests_per_slot\": 1}, "
+				    "\"stall_s\": 5, \"run_timeout_s\": 20, \"retries\": {\"crash\": 2}}"});
+	const char *arguments[] = {"run", space.file, "--db", space.db, NULL};
+	pid_t harness = support_spawn(arguments), killed = 0;
+	int64_t until_ns = clock_monotonic_ns() + 60000 * MS;
+	for (int kills = 0; kills < 2 && clock_monotonic_ns() < until_ns;) {
+		pid_t guard = guard_below(harness);
+		if (guard && guard != killed) {
+			clock_sleep_ns(kills == 0 ? 100 * MS : 500 * MS);
+			kill(guard, SIGKILL);
+			killed = guard;
+			kills++;
+		}
+		clock_sleep_ns(5 * MS);
+	}
+	int wait_status = 0;
+	assert_int_equal(waitpid(harness, &wait_status, 0), harness);
+	assert_true(WIFEXITED(wait_status));
+	assert_int_equal(WEXITSTATUS(wait_status), 0);
+	struct json *shown = run_bed_show(&space);
+	int lost = 0;
+	for (size_t i = 0; i < json_count(json_get(shown, "launches")); i++) {
+		const struct json *launch = json_at(json_get(shown, "launches"), i);
+		const char *reason = json_text(json_get(launch, "reason"));
+		if (!reason || !strstr(reason, "crash: the guard process was lost"))
+			continue;
+		lost++;
+		assert_int_equal(json_int(json_get(launch, "machine_dirty"), 9), 0);
+	}
+	assert_true(lost >= 1); /* the second may have come between two launches */
+	assert_int_equal(run_bed_count_stubs(space.folder), 0);
+	json_free(shown);
 	run_bed_close(&space);
 }
 
@@ -332,6 +395,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(a_run_finds_what_helps_what_hurts_and_what_cannot_start),
 		cmocka_unit_test(a_failed_baseline_ends_the_run_with_exit_code_1),
 		cmocka_unit_test(a_crash_is_tried_again_and_both_attempts_are_kept),
+		cmocka_unit_test(a_launch_whose_guard_is_killed_is_repeated_and_the_experiment_goes_on),
 		cmocka_unit_test(an_interrupt_stops_the_engine_and_keeps_what_is_there),
 		cmocka_unit_test(a_launch_during_which_we_were_stopped_is_void_and_made_again),
 		cmocka_unit_test(wrong_text_is_a_failure_however_fast),

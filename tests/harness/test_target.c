@@ -213,6 +213,9 @@ static void the_builtin_engine_explains_itself_by_its_last_line(void **state)
 		false, "launch_error: bad_allreduce: allreduce 'nccl' needs a GPU");
 	expect_explanation(&target_builtin, "a\nverdict-engine: rank 1 died\n{\"error\":\"rank_died\",\"rank\":1}\n\n", true,
 		"crash: rank_died: rank 1 died");
+	/* Also while it starts: a rank that was killed is no fault of the settings, and is tried again. */
+	expect_explanation(&target_builtin, "verdict-engine: rank 1 died\n{\"error\":\"rank_died\",\"rank\":1}\n", false,
+		"crash: rank_died: rank 1 died");
 	expect_explanation(&target_builtin, "{\"error\":5}\n{\"errors\":\"x\"}\nno json {\"error\":\"x\"}\n", false, "(none)");
 	expect_explanation(&target_builtin, "", false, "(none)");
 }
