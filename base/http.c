@@ -134,7 +134,7 @@ static enum MHD_Result queue_answer(struct http_server *server, struct http_exch
 		MHD_add_response_header(response, exchange->extra_name, exchange->extra_value);
 	for (int i = 0; i < HTTP_CONFIG_HEADERS_MAX && server->config.headers[i].name; i++)
 		MHD_add_response_header(response, server->config.headers[i].name, server->config.headers[i].value);
-	if (server->quiesced)
+	if (server->quiesced || exchange->length_fault)
 		MHD_add_response_header(response, MHD_HTTP_HEADER_CONNECTION, "close");
 	exchange->answer_queued = MHD_queue_response(exchange->mhd, (unsigned int)exchange->status, response) == MHD_YES;
 	MHD_destroy_response(response);
@@ -173,7 +173,9 @@ static void handle(struct http_server *server, struct http_exchange *exchange)
 {
 	exchange->handled = true;
 	exchange->connection->waiting_since_ns = 0;
-	if (exchange->path_fault)
+	if (exchange->length_fault)
+		refuse(exchange, 400, exchange->length_fault);
+	else if (exchange->path_fault)
 		refuse(exchange, 400, exchange->path_fault);
 	else if (exchange->body_too_large)
 		refuse(exchange, 413, "the request body is larger than this server accepts");
@@ -207,6 +209,38 @@ static unsigned long long declared_length(struct MHD_Connection *mhd)
 	return value && text_to_u64(value, &length) ? length : 0;
 }
 
+/* What a request says of its body's length. */
+struct lengths {
+	const char *first; /* value of the first Content-Length; NULL: none */
+	bool differ;
+};
+
+static enum MHD_Result note_length(void *cls, enum MHD_ValueKind kind, const char *name, const char *value)
+{
+	struct lengths *lengths = cls;
+
+	if (strcasecmp(name, MHD_HTTP_HEADER_CONTENT_LENGTH) != 0)
+		return MHD_YES;
+	if (lengths->first && !text_equal(lengths->first, value))
+		lengths->differ = true;
+	lengths->first = value ? value : "";
+	return MHD_YES;
+}
+
+/* Two lengths, or a length beside chunks, are how one request is smuggled inside another past a proxy that takes the other one
+ * (RFC 9112, 6.3). NULL when there is nothing wrong. */
+static const char *length_fault(struct MHD_Connection *mhd)
+{
+	struct lengths lengths = {0};
+
+	(void)MHD_get_connection_values(mhd, MHD_HEADER_KIND, note_length, &lengths);
+	if (lengths.differ)
+		return "the request has two lengths";
+	if (lengths.first && MHD_lookup_connection_value(mhd, MHD_HEADER_KIND, MHD_HTTP_HEADER_TRANSFER_ENCODING))
+		return "the request has a length beside a transfer encoding";
+	return NULL;
+}
+
 /* Called with the headers, then with each part of the body, then once more, and again after each resume. */
 static enum MHD_Result on_request(void *cls, struct MHD_Connection *mhd, const char *url, const char *method, const char *version,
 	const char *upload, size_t *upload_len, void **state)
@@ -220,7 +254,8 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *mhd, const c
 		*state = exchange;
 		unsigned long long length = declared_length(mhd);
 		exchange->body_too_large = length > limit;
-		if (length <= (unsigned long long)limit * DRAIN_FACTOR)
+		exchange->length_fault = length_fault(mhd);
+		if (!exchange->length_fault && length <= (unsigned long long)limit * DRAIN_FACTOR)
 			return MHD_YES;
 	} else if (*upload_len) {
 		if (exchange->body.len + *upload_len > limit)

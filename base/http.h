@@ -77,7 +77,9 @@ void http_server_stats(struct http_server *server, struct http_stats *out);
 
 /* The request. Only for the handler, during its call; all results are borrowed. */
 const char *http_method(const struct http_exchange *exchange); /* the body of an answer to "HEAD" is not sent */
-const char *http_path(const struct http_exchange *exchange); /* decoded by uri_decode_path; what it refuses gets 400 */
+const char *http_path(const struct http_exchange
+		*exchange); /* decoded by uri_decode_path; what it refuses gets 400. A raw NUL byte in a request's
+			     * line or a header ends the path or the value: the library hands over C strings. */
 const char *http_request_header(const struct http_exchange *exchange, const char *name); /* NULL when absent */
 const char *http_body(const struct http_exchange *exchange, size_t *len); /* never NULL, ends with a NUL */
 

@@ -31,6 +31,8 @@ struct http_exchange {
 	const char *method;
 	struct text path; /* decoded */
 	const char *path_fault; /* why the path is refused; else NULL */
+	const char *
+		length_fault; /* why the length of the body is not known for sure; else NULL. The connection ends with the answer */
 	struct text body;
 	uint64_t received; /* body bytes, kept or not */
 	bool body_too_large, handled, answer_queued, told_gone;

@@ -1,7 +1,6 @@
 /* `verdict-engine serve`: the command line of the server. */
 #include "engine/commands.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/options.h"
@@ -37,14 +36,14 @@ static size_t fill_table(struct serve_options *o, bool *help, struct option *tab
 	return engine_options_table(&o->engine, table, OWN_OPTIONS);
 }
 
-enum status cmd_serve(int argc, char **argv, struct err *err)
+enum status cmd_serve(int argc, char **argv, const char *nonce, struct err *err)
 {
 	struct serve_options options;
 	struct option table[OWN_OPTIONS + ENGINE_OPTIONS_COUNT_MAX];
 	bool help = false;
 
 	serve_options_init(&options);
-	options.nonce = getenv("VERDICT_NONCE");
+	options.nonce = nonce;
 	size_t count = fill_table(&options, &help, table);
 	enum status status = options_parse(table, count, argc, argv, 1, NULL, 0, NULL, err);
 	if (status == STATUS_OK && help)

@@ -10,7 +10,7 @@
 
 struct option;
 
-enum status cmd_serve(int argc, char **argv, struct err *err);
+enum status cmd_serve(int argc, char **argv, const char *nonce, struct err *err); /* nonce: NULL for none; outlives the call */
 enum status cmd_once(int argc, char **argv, struct err *err);
 enum status cmd_tokenize(int argc, char **argv, struct err *err);
 enum status cmd_inspect(int argc, char **argv, struct err *err);

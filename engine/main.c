@@ -1,6 +1,7 @@
 /* verdict-engine: picks the subcommand, prints what went wrong, turns the status into the exit code. */
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/text.h"
@@ -13,8 +14,14 @@ struct command {
 	const char *summary; /* NULL: not for people, left out of the help */
 };
 
+/* Who launched the server tells it apart from others by this. */
+static enum status run_serve(int argc, char **argv, struct err *err)
+{
+	return cmd_serve(argc, argv, getenv("VERDICT_NONCE"), err);
+}
+
 static const struct command commands[] = {
-	{"serve", cmd_serve, "the HTTP server"},
+	{"serve", run_serve, "the HTTP server"},
 	{"once", cmd_once, "run one prompt and print tokens, a logits hash and rates"},
 	{"perplexity", cmd_perplexity, "how well the model foresees a text"},
 	{"tokenize", cmd_tokenize, "text on standard input to token ids"},

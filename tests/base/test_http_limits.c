@@ -115,6 +115,36 @@ static void malformed_requests_do_not_reach_the_handler(void **state)
 	http_app_close(app, 1000);
 }
 
+/* A proxy may have taken the other length, and what follows would be a request of its own. */
+static void requests_of_two_lengths_are_refused_and_end_the_connection(void **state)
+{
+	static const struct {
+		const char *request;
+		int status;
+	} cases[] = {
+		{"POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nabc", 400},
+		{"POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 3\r\ncontent-length: 2\r\n\r\nabc", 400},
+		{"POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400},
+		{"POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 3\r\nContent-Length: 3\r\n\r\nabc", 200},
+	};
+	struct http_app *app = http_app_open(NULL);
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct http_client client;
+		struct http_client_reply reply;
+
+		assert_true(http_client_open(&client, app->port, 0));
+		assert_true(http_client_send(&client, cases[i].request, strlen(cases[i].request)));
+		assert_true(http_client_read(&client, &reply));
+		assert_int_equal(reply.status, cases[i].status);
+		http_client_reply_release(&reply);
+		if (cases[i].status == 400)
+			assert_true(http_client_wait_end(&client));
+		http_client_close(&client);
+	}
+	http_app_close(app, 1000);
+}
+
 /* A path that string functions would cut short must not be taken for the one before the cut. */
 static void paths_that_hide_something_do_not_reach_the_handler(void **state)
 {
@@ -235,6 +265,7 @@ int main(void)
 		cmocka_unit_test(bodies_over_the_limit_get_413),
 		cmocka_unit_test(headers_over_the_limit_are_refused),
 		cmocka_unit_test(malformed_requests_do_not_reach_the_handler),
+		cmocka_unit_test(requests_of_two_lengths_are_refused_and_end_the_connection),
 		cmocka_unit_test(paths_that_hide_something_do_not_reach_the_handler),
 		cmocka_unit_test(slow_request_is_cut_off_although_bytes_drip),
 		cmocka_unit_test(connections_over_the_limit_get_503),
