@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -38,6 +39,16 @@ static void compare(const char *family, const char *path, int chunk, int graph_m
 		fail_msg("%s, %d rows a step: relative error %.3g, allowed %.3g", family, chunk, distances.fp32, bound);
 }
 
+/* Those whose point is their vocabulary have smaller heads than there are kernels for. */
+static bool runs_on_gpus(const char *family)
+{
+	char folder[GOLDEN_PATH_BYTES];
+	int head_dim = forward_run_config(golden_family_path(family, folder)).head_dim;
+	if (head_dim < 64)
+		print_message("%s: left out, heads of %d\n", family, head_dim);
+	return head_dim >= 64;
+}
+
 static void compare_steps_of_all_sizes(const char *family, double one_row, double near_tie)
 {
 	compare(family, NULL, 1, 0, one_row, near_tie);
@@ -49,13 +60,16 @@ static void compare_steps_of_all_sizes(const char *family, double one_row, doubl
 static void logits_and_greedy_text_are_those_of_transformers(void **state)
 {
 	for (int i = 0; i < n_families; i++)
-		compare_steps_of_all_sizes(golden_families[i], BOUND_ONE_ROW, NEAR_TIE_ONE_ROW);
+		if (runs_on_gpus(golden_families[i]))
+			compare_steps_of_all_sizes(golden_families[i], BOUND_ONE_ROW, NEAR_TIE_ONE_ROW);
 }
 
 /* The same weights as fp32: every product then keeps its activations in fp32. */
 static void weights_in_fp32_give_the_same_logits(void **state)
 {
 	for (int i = 0; i < n_families; i++) {
+		if (!runs_on_gpus(golden_families[i]))
+			continue;
 		char folder[GOLDEN_PATH_BYTES], path[] = "/tmp/verdict-twin-XXXXXX";
 		int fd = mkstemp(path);
 		assert_true(fd >= 0);

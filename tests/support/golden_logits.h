@@ -18,8 +18,8 @@ struct json *golden_logits_open(const char *name);
 /* Returns how many. */
 int golden_logits_ids(const struct json *array, int32_t ids[GOLDEN_TOKENS_MAX]);
 
-/* Runs settings (sequences are filled in here) over the cases of holder and prints the largest distances as those of what. root
- * holds the shape of what is stored. */
+/* Runs settings (sequences are filled in here, n_sequences of them together, 0: 4) over the cases of holder and prints the largest
+ * distances as those of what. root holds the shape of what is stored. */
 void golden_logits_check(const char *what, const struct forward_run *settings, const struct json *root, const struct json *holder,
 	struct golden_bounds bounds);
 
