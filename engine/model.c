@@ -55,7 +55,7 @@ static enum status check_part(
 	int64_t rows, cols;
 	if (!model_has_part(config, part))
 		return STATUS_OK;
-	source->ops->name_of(source, layer, part, name);
+	source_name_of(source, layer, part, name);
 	if (!source->ops->find(source, layer, part, &tensor))
 		return err_set(err, STATUS_INPUT, "tensor '%s' is missing", name);
 	model_part_shape(config, part, &rows, &cols);

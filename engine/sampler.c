@@ -200,6 +200,17 @@ static void bucket_group(const float *restrict logits, float max, float scale, f
 		out[i] = (int32_t)distances[i];
 }
 
+/* GROUP logits from group * GROUP on; the last group is filled up with zeros, in padded. */
+static const float *group_logits(const struct sampler *sampler, const struct row *row, int32_t group, float padded[GROUP])
+{
+	int32_t begin = group * GROUP, rest = sampler->vocab - begin;
+
+	if (rest >= GROUP)
+		return row->logits + begin;
+	memset(padded, 0, GROUP * sizeof *padded);
+	return memcpy(padded, row->logits + begin, (size_t)rest * sizeof *padded);
+}
+
 /* Puts all ids into buckets between the largest and the smallest logit. */
 static void fill_buckets(struct sampler *sampler, struct row *row)
 {
@@ -208,12 +219,9 @@ static void fill_buckets(struct sampler *sampler, struct row *row)
 	if (!isfinite(scale))
 		scale = 0; /* all logits (almost) equal: one bucket */
 	for (int32_t group = 0; group < sampler->n_groups; group++) {
-		int32_t begin = group * GROUP, rest = sampler->vocab - begin;
-		float padded[GROUP] = {0};
-		const float *logits = row->logits + begin;
-		if (rest < GROUP)
-			logits = memcpy(padded, logits, (size_t)rest * sizeof *logits);
-		bucket_group(logits, row->max, scale, last, sampler->buckets + begin);
+		float padded[GROUP];
+		const float *logits = group_logits(sampler, row, group, padded);
+		bucket_group(logits, row->max, scale, last, sampler->buckets + group * GROUP);
 	}
 }
 
@@ -286,12 +294,9 @@ static void cut_by_floor(struct row *row, double min_p, double temperature)
 static void weigh(struct sampler *sampler, const struct row *row, float inverse)
 {
 	for (int32_t group = 0; group < sampler->n_groups; group++) {
-		int32_t begin = group * GROUP, rest = sampler->vocab - begin;
-		float padded[GROUP] = {0};
-		const float *logits = row->logits + begin;
-		if (rest < GROUP)
-			logits = memcpy(padded, logits, (size_t)rest * sizeof *logits);
-		exp_group(logits, row->max, inverse, sampler->weights + begin);
+		float padded[GROUP];
+		const float *logits = group_logits(sampler, row, group, padded);
+		exp_group(logits, row->max, inverse, sampler->weights + group * GROUP);
 	}
 }
 

@@ -29,6 +29,11 @@ void source_name_part(const struct source_names *names, int layer, enum model_pa
 		snprintf(out, SOURCE_NAME_BYTES, "%s", names->parts[part]);
 }
 
+void source_name_of(const struct source *source, int layer, enum model_part part, char out[SOURCE_NAME_BYTES])
+{
+	source_name_part(source->ops->names, layer, part, out);
+}
+
 static void shape_text(const struct model_tensor *tensor, char *out, size_t out_bytes)
 {
 	size_t used = 0;

@@ -15,6 +15,7 @@
 #define SOURCE_NAME_BYTES 128 /* longest tensor name of a part, and its NUL */
 
 struct source_ops;
+struct source_names;
 
 /* {0} is closed. Caller's storage; immutable and usable from any thread while open. */
 struct source {
@@ -31,8 +32,7 @@ struct source_ops {
 	 * name, never ignored. */
 	enum status (*read_config)(const struct source *source, struct model_config *out, struct err *err);
 
-	/* The name of a part, for messages and look-ups. layer is looked at for parts of layers only. */
-	void (*name_of)(const struct source *source, int layer, enum model_part part, char out[SOURCE_NAME_BYTES]);
+	const struct source_names *names; /* of parts, in this kind of files */
 
 	/* The stored tensor of a part; false when there is none. Its shape and type are as stored, and checked by nobody yet, but
 	 * its data lie within the file. */
@@ -65,6 +65,9 @@ const struct gguf *source_gguf(const struct source *source);
 /* The two kinds. */
 enum status source_gguf_open(const char *path, struct source *out, struct err *err);
 enum status source_hf_open(const char *folder, struct source *out, struct err *err);
+
+/* The name of a part, for messages and look-ups. layer is looked at for parts of layers only. */
+void source_name_of(const struct source *source, int layer, enum model_part part, char out[SOURCE_NAME_BYTES]);
 
 /* --- for implementations ----------------------------------------------------------------------------------------------- */
 

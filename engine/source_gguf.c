@@ -263,11 +263,6 @@ static const struct source_names names = {
 };
 #define ROPE_FACTORS "rope_freqs.weight"
 
-static void name_of(const struct source *source, int layer, enum model_part part, char out[SOURCE_NAME_BYTES])
-{
-	source_name_part(&names, layer, part, out);
-}
-
 static bool find_named(const struct gguf *gguf, const char *name, struct model_tensor *out)
 {
 	const struct gguf_tensor *tensor = gguf_find_tensor(gguf, name);
@@ -378,7 +373,7 @@ static void close_source(struct source *source)
 static const struct source_ops ops = {
 	.name = "gguf",
 	.read_config = read_config,
-	.name_of = name_of,
+	.names = &names,
 	.find = find,
 	.refuse_unknown = refuse_unknown,
 	.read_tokenizer = read_tokenizer,

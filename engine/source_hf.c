@@ -152,11 +152,6 @@ static enum status find_scales(struct hf *hf, struct err *err)
 
 /* ---- the source ---- */
 
-static void name_of(const struct source *source, int layer, enum model_part part, char out[SOURCE_NAME_BYTES])
-{
-	source_name_part(&names, layer, part, out);
-}
-
 static bool find(const struct source *source, int layer, enum model_part part, struct model_tensor *out)
 {
 	const struct hf *hf = hf_of(source);
@@ -276,7 +271,7 @@ static void close_source(struct source *source)
 static const struct source_ops ops = {
 	.name = "safetensors",
 	.read_config = read_config,
-	.name_of = name_of,
+	.names = &names,
 	.find = find,
 	.refuse_unknown = refuse_unknown,
 	.read_tokenizer = read_tokenizer,
