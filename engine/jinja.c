@@ -34,6 +34,7 @@ static enum status assign(struct rendering *r, const struct statement *s, struct
 {
 	bool inside = r->n_scopes > r->first_scope;
 	struct value scope = inside ? r->scopes[r->n_scopes - 1] : r->globals, target = {0};
+
 	if (!s->member) {
 		value_set(&r->arena, scope, s->name, strlen(s->name), value);
 		return jinja_spend(r, scope.dict->count);
@@ -51,6 +52,7 @@ static enum status assign(struct rendering *r, const struct statement *s, struct
 static enum status run_set(struct rendering *r, const struct statement *s)
 {
 	struct value value = {0};
+
 	if (s->a)
 		return jinja_evaluate(r, s->a, &value) == STATUS_OK ? assign(r, s, value) : STATUS_INPUT;
 	struct text captured = {0}, *outside = r->out;
@@ -84,6 +86,7 @@ static enum status bind_item(struct rendering *r, const struct statement *s, str
 static void bind_loop(struct rendering *r, struct value scope, const struct value_list *items, size_t index)
 {
 	struct value loop = value_dict(&r->arena);
+
 	const struct {
 		const char *name;
 		int64_t value;
@@ -107,6 +110,7 @@ static void bind_loop(struct rendering *r, struct value scope, const struct valu
 static enum status loop_items(struct rendering *r, const struct statement *s, struct value *out)
 {
 	struct value all = {0}, passes = value_bool(true), *scope = &r->scopes[r->n_scopes - 1];
+
 	if (jinja_evaluate(r, s->a, &all) != STATUS_OK)
 		return STATUS_INPUT;
 	if (all.kind != VALUE_LIST && all.kind != VALUE_DICT)
@@ -115,6 +119,7 @@ static enum status loop_items(struct rendering *r, const struct statement *s, st
 	*out = value_list(&r->arena);
 	for (size_t i = 0; i < count; i++) {
 		struct value item = all.kind == VALUE_LIST ? all.list->items[i] : all.dict->keys[i];
+
 		if (s->b && (bind_item(r, s, *scope, item) != STATUS_OK || jinja_evaluate(r, s->b, &passes) != STATUS_OK))
 			return STATUS_INPUT;
 		if (value_is_true(passes))
@@ -134,11 +139,13 @@ static enum status push_scope(struct rendering *r)
 static enum status run_for(struct rendering *r, const struct statement *s)
 {
 	struct value items = value_list(&r->arena);
+
 	if (push_scope(r) != STATUS_OK)
 		return STATUS_INPUT;
 	enum status status = loop_items(r, s, &items);
 	for (size_t i = 0; status == STATUS_OK && i < items.list->count && !r->breaks; i++) {
 		struct value scope = r->scopes[r->n_scopes - 1] = value_dict(&r->arena);
+
 		bind_loop(r, scope, items.list, i);
 		status = bind_item(r, s, scope, items.list->items[i]);
 		if (status == STATUS_OK)
@@ -158,10 +165,12 @@ static enum status bind_parameters(
 {
 	const struct expression *parameters = macro->a;
 	size_t by_position = 0, known = 0;
+
 	for (size_t i = 0; i < arguments->count; i++)
 		by_position += arguments->names[i] == NULL;
 	for (size_t i = 0; i < parameters->n_arguments; i++) {
 		struct value value = jinja_argument(arguments, i, parameters->argument_names[i]);
+
 		for (size_t k = 0; k < arguments->count; k++)
 			known += arguments->names[k] && strcmp(arguments->names[k], parameters->argument_names[i]) == 0;
 		if (value.kind == VALUE_UNDEFINED && parameters->arguments[i] &&
@@ -179,6 +188,7 @@ enum status jinja_macro(struct rendering *r, const struct statement *macro, cons
 {
 	struct text captured = {0}, *outside = r->out;
 	size_t first_scope = r->first_scope, n_scopes = r->n_scopes;
+
 	r->first_scope = n_scopes;
 	r->out = &captured;
 	enum status status = push_scope(r);
@@ -198,6 +208,7 @@ enum status jinja_macro(struct rendering *r, const struct statement *macro, cons
 static enum status run_one(struct rendering *r, const struct statement *s)
 {
 	struct value value = {0};
+
 	switch (s->kind) {
 	case STATEMENT_TEXT:
 		return print(r, s->text);
@@ -225,6 +236,7 @@ static enum status run_one(struct rendering *r, const struct statement *s)
 enum status jinja_run(struct rendering *r, const struct statement *first)
 {
 	enum status status = jinja_enter(r);
+
 	for (const struct statement *s = first; s && status == STATUS_OK && !r->breaks && !r->continues; s = s->next)
 		status = run_one(r, s);
 	r->depth--;
@@ -238,6 +250,7 @@ enum status jinja_parse(const char *source, size_t len, struct jinja **out, stru
 	struct jinja *jinja = mem_calloc(1, sizeof *jinja);
 	struct err local = {0}; /* the parser looks at what it says */
 	enum status status = STATUS_OK;
+
 	*out = NULL;
 	if (len > SOURCE_BYTES_MAX)
 		status = err_set(&local, STATUS_INPUT, "the chat template is longer than %zu bytes", SOURCE_BYTES_MAX);

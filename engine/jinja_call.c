@@ -38,6 +38,7 @@ static enum status equal(struct rendering *r, struct value a, struct value b, bo
 static enum status contains(struct rendering *r, struct value container, struct value item, bool *out)
 {
 	bool text = item.kind == VALUE_STRING;
+
 	*out = false;
 	if (container.kind == VALUE_STRING) {
 		*out = text && memmem(container.bytes, container.len, item.bytes, item.len) != NULL;
@@ -147,6 +148,7 @@ static enum status range(struct rendering *r, const struct arguments *arguments,
 {
 	struct value first = jinja_argument(arguments, 0, NULL), second = jinja_argument(arguments, 1, NULL);
 	int64_t begin = second.kind == VALUE_INT ? first.number : 0, end = second.kind == VALUE_INT ? second.number : first.number;
+
 	if (first.kind != VALUE_INT || arguments->count > 2 || end > RANGE_MAX || begin < -RANGE_MAX)
 		return err_set(r->err, STATUS_INPUT, "range is supported with one or two numbers of at most %d", RANGE_MAX);
 	*out = value_list(&r->arena);
@@ -161,6 +163,7 @@ static enum status date_text(struct rendering *r, const struct arguments *argume
 	char wanted[64] = "", text[256] = "";
 	time_t now = (time_t)r->now_s;
 	struct tm parts;
+
 	if (format.kind != VALUE_STRING || format.len == 0 || format.len >= sizeof wanted || !localtime_r(&now, &parts))
 		return err_set(r->err, STATUS_INPUT, "strftime_now needs a format of 1 to %zu bytes", sizeof wanted - 1);
 	memcpy(wanted, format.bytes, format.len);
@@ -182,6 +185,7 @@ bool jinja_knows_function(const char *name)
 enum status jinja_function(struct rendering *r, const char *name, const struct arguments *arguments, struct value *out)
 {
 	struct value first = jinja_argument(arguments, 0, NULL);
+
 	if (strcmp(name, "raise_exception") == 0)
 		return err_set(r->err, STATUS_INPUT, "%.*s", first.kind == VALUE_STRING && first.len < 400 ? (int)first.len : 0,
 			first.kind == VALUE_STRING ? first.bytes : "");
@@ -205,6 +209,7 @@ static enum status arithmetic(struct rendering *r, const char *operation, int64_
 {
 	int64_t result = 0;
 	bool failed = false;
+
 	if (strcmp(operation, "+") == 0)
 		failed = __builtin_add_overflow(a, b, &result);
 	else if (strcmp(operation, "-") == 0)
@@ -232,6 +237,7 @@ static double real_of(struct value value)
 static enum status compare(struct rendering *r, const char *operation, struct value a, struct value b, struct value *out)
 {
 	int order;
+
 	if (a.kind == VALUE_INT && b.kind == VALUE_INT) {
 		order = (a.number > b.number) - (a.number < b.number);
 	} else if (a.kind == VALUE_STRING && b.kind == VALUE_STRING) {
@@ -253,6 +259,7 @@ static enum status compare(struct rendering *r, const char *operation, struct va
 static enum status concatenate(struct rendering *r, struct value a, struct value b, struct value *out)
 {
 	struct text text = {0};
+
 	if (jinja_spend(r, a.len + b.len) != STATUS_OK)
 		return STATUS_INPUT;
 	value_print(a, &text);
@@ -267,6 +274,7 @@ enum status jinja_binary(struct rendering *r, const char *operation, struct valu
 	bool strings = a.kind == VALUE_STRING && b.kind == VALUE_STRING;
 	bool listed = a.kind == VALUE_LIST || a.kind == VALUE_DICT || b.kind == VALUE_LIST || b.kind == VALUE_DICT, holds;
 	enum status status = STATUS_OK;
+
 	if (strcmp(operation, "==") == 0 || strcmp(operation, "!=") == 0) {
 		status = equal(r, a, b, &holds);
 		*out = value_bool(holds == (operation[0] == '='));

@@ -33,6 +33,7 @@ static enum status evaluate_arguments(struct rendering *r, const struct expressi
 struct value jinja_argument(const struct arguments *arguments, size_t index, const char *name)
 {
 	size_t position = 0;
+
 	for (size_t i = 0; i < arguments->count; i++) {
 		if (arguments->names[i] ? name && strcmp(arguments->names[i], name) == 0 : position++ == index)
 			return arguments->values[i];
@@ -75,6 +76,7 @@ static int64_t count_of(struct value object)
 static enum status evaluate_index(struct rendering *r, const struct expression *e, struct value *out)
 {
 	struct value object = {0}, index = {0};
+
 	if (jinja_evaluate(r, e->a, &object) != STATUS_OK || jinja_evaluate(r, e->b, &index) != STATUS_OK)
 		return STATUS_INPUT;
 	if (index.kind == VALUE_STRING)
@@ -93,6 +95,7 @@ static enum status evaluate_index(struct rendering *r, const struct expression *
 static enum status slice_bound(struct rendering *r, const struct expression *e, int64_t count, int64_t missing, int64_t *out)
 {
 	struct value value = {0};
+
 	if (e && jinja_evaluate(r, e, &value) != STATUS_OK)
 		return STATUS_INPUT;
 	if (value.kind != VALUE_UNDEFINED && value.kind != VALUE_NONE && value.kind != VALUE_INT)
@@ -107,6 +110,7 @@ static enum status evaluate_slice(struct rendering *r, const struct expression *
 {
 	struct value object = {0}, step = value_int(1);
 	int64_t begin = 0, end = 0;
+
 	if (jinja_evaluate(r, e->a, &object) != STATUS_OK || (e->d && jinja_evaluate(r, e->d, &step) != STATUS_OK))
 		return STATUS_INPUT;
 	if ((object.kind != VALUE_LIST && object.kind != VALUE_STRING) || step.kind != VALUE_INT || step.number == 0 ||
@@ -139,6 +143,7 @@ static enum status evaluate_call(struct rendering *r, const struct expression *e
 {
 	struct arguments arguments = {.count = 0};
 	struct value object = {0};
+
 	if (evaluate_arguments(r, e, &arguments) != STATUS_OK)
 		return STATUS_INPUT;
 	if (e->a->kind == EXPRESSION_NAME) {
@@ -159,6 +164,7 @@ static enum status evaluate_applied(struct rendering *r, const struct expression
 	struct arguments arguments = {.count = 0};
 	struct value value = {0};
 	bool truth = false;
+
 	if (jinja_evaluate(r, e->a, &value) != STATUS_OK || evaluate_arguments(r, e, &arguments) != STATUS_OK)
 		return STATUS_INPUT;
 	if (e->kind == EXPRESSION_FILTER)
@@ -172,6 +178,7 @@ static enum status evaluate_applied(struct rendering *r, const struct expression
 static enum status evaluate_binary(struct rendering *r, const struct expression *e, struct value *out)
 {
 	struct value a = {0}, b = {0};
+
 	if (jinja_evaluate(r, e->a, &a) != STATUS_OK)
 		return STATUS_INPUT;
 	bool is_and = strcmp(e->name, "and") == 0;
@@ -187,6 +194,7 @@ static enum status evaluate_binary(struct rendering *r, const struct expression 
 static enum status evaluate_choice(struct rendering *r, const struct expression *e, struct value *out)
 {
 	struct value condition = {0};
+
 	if (jinja_evaluate(r, e->b, &condition) != STATUS_OK)
 		return STATUS_INPUT;
 	*out = (struct value){0};
@@ -198,6 +206,7 @@ static enum status evaluate_choice(struct rendering *r, const struct expression 
 static enum status evaluate_made(struct rendering *r, const struct expression *e, struct value *out)
 {
 	struct arguments items = {.count = 0};
+
 	if (evaluate_arguments(r, e, &items) != STATUS_OK)
 		return STATUS_INPUT;
 	*out = e->kind == EXPRESSION_LIST ? value_list(&r->arena) : value_dict(&r->arena);
@@ -213,6 +222,7 @@ static enum status evaluate_made(struct rendering *r, const struct expression *e
 static enum status evaluate_unary(struct rendering *r, const struct expression *e, struct value *out)
 {
 	struct value value = {0};
+
 	if (jinja_evaluate(r, e->a, &value) != STATUS_OK)
 		return STATUS_INPUT;
 	if (e->kind == EXPRESSION_NOT) {

@@ -25,8 +25,10 @@ static enum status read_string(struct tag *tag)
 	struct text text = {0};
 	char quote = *tag->at++;
 	bool sound = true;
+
 	while (tag->at < tag->end && *tag->at != quote) {
 		char c = *tag->at++;
+
 		if (c == '\\' && tag->at < tag->end) {
 			c = *tag->at++;
 			if (c == 'n' || c == 't' || c == 'r')
@@ -49,6 +51,7 @@ static enum status read_string(struct tag *tag)
 static enum status read_number(struct tag *tag)
 {
 	int64_t number = 0;
+
 	while (tag->at < tag->end && is_digit(*tag->at))
 		if (__builtin_mul_overflow(number, 10, &number) || __builtin_add_overflow(number, *tag->at++ - '0', &number))
 			return err_set(tag->err, STATUS_INPUT, "a number is too large");
@@ -62,8 +65,10 @@ static enum status read_operator(struct tag *tag)
 {
 	static const char *const operators[] = {"==", "!=", "<=", ">=", "//", "**", "<", ">", "+", "-", "~", "*", "/", "%", "(",
 		")", "[", "]", "{", "}", ".", ",", ":", "|", "="};
+
 	for (size_t i = 0; i < sizeof operators / sizeof operators[0]; i++) {
 		size_t len = strlen(operators[i]);
+
 		if ((size_t)(tag->end - tag->at) >= len && memcmp(tag->at, operators[i], len) == 0) {
 			tag->token = (struct tag_token){.type = TAG_OPERATOR, .text = operators[i]};
 			tag->at += len;
@@ -121,6 +126,7 @@ enum status tag_fail(struct tag *tag, const char *expected)
 {
 	static const char *const types[] = {"the end of the tag", NULL, "a string", "a number", NULL};
 	const char *found = types[tag->token.type] ? types[tag->token.type] : tag->token.text;
+
 	return err_set(tag->err, STATUS_INPUT, "found %.40s, expected %s", found, expected);
 }
 
@@ -129,6 +135,7 @@ enum status tag_fail(struct tag *tag, const char *expected)
 static struct expression *new_expression(struct tag *tag, enum expression_kind kind)
 {
 	struct expression *e = arena_calloc(tag->arena, 1, sizeof *e);
+
 	e->kind = kind;
 	return e;
 }
@@ -138,6 +145,7 @@ static enum status complete(struct tag *tag, struct expression *e)
 {
 	const struct expression *parts[4] = {e->a, e->b, e->c, e->d};
 	int deepest = 0;
+
 	for (int i = 0; i < 4; i++)
 		deepest = parts[i] && parts[i]->depth > deepest ? parts[i]->depth : deepest;
 	for (size_t i = 0; i < e->n_arguments; i++)
@@ -175,6 +183,7 @@ static enum status parse_arguments(struct tag *tag, const char *close, struct ex
 static enum status parse_dict(struct tag *tag, struct expression **out)
 {
 	struct expression *dict = *out = new_expression(tag, EXPRESSION_DICT);
+
 	while (!tag_take(tag, "}")) {
 		if (dict->n_arguments == JINJA_ARGUMENTS_MAX)
 			return err_set(tag->err, STATUS_INPUT, "a dict of more than %d keys", JINJA_ARGUMENTS_MAX);
@@ -246,6 +255,7 @@ static enum status parse_subscript(struct tag *tag, struct expression **out)
 	struct expression *subscript = new_expression(tag, EXPRESSION_INDEX),
 			  **parts[3] = {&subscript->b, &subscript->c, &subscript->d};
 	int part = 0;
+
 	subscript->a = *out;
 	*out = subscript;
 	while (!tag_take(tag, "]")) {
@@ -295,6 +305,7 @@ static enum status parse_postfix(struct tag *tag, struct expression **out)
 				return STATUS_INPUT;
 		} else if (tag_take(tag, "(")) {
 			struct expression *call = new_expression(tag, EXPRESSION_CALL);
+
 			call->a = *out;
 			*out = call;
 			if (note_call(tag, call->a) != STATUS_OK || parse_arguments(tag, ")", call) != STATUS_OK)
@@ -310,6 +321,7 @@ static enum status parse_test(struct tag *tag, struct expression **out)
 {
 	bool negated = tag_take(tag, "not");
 	struct expression *test = new_expression(tag, EXPRESSION_TEST);
+
 	test->a = *out;
 	test->name = tag->token.text;
 	if (tag->token.type != TAG_WORD)
@@ -344,6 +356,7 @@ static enum status parse_filters(struct tag *tag, struct expression **out)
 				return STATUS_INPUT;
 		} else if (tag_take(tag, "|")) {
 			struct expression *filter = new_expression(tag, EXPRESSION_FILTER);
+
 			filter->a = *out;
 			filter->name = tag->token.text;
 			*out = filter;
@@ -375,6 +388,7 @@ static enum status parse_unary(struct tag *tag, bool with_filters, struct expres
 	enum status status;
 	if (tag_take(tag, "-")) {
 		struct expression *minus = *out = new_expression(tag, EXPRESSION_MINUS);
+
 		status = parse_unary(tag, false, &minus->a);
 		if (status == STATUS_OK)
 			status = complete(tag, minus);
@@ -429,6 +443,7 @@ static enum status parse_binary_level(struct tag *tag, int level, struct express
 	for (const char *operation = take_operator(tag, level); operation; operation = take_operator(tag, level)) {
 		struct expression *binary = new_expression(tag, EXPRESSION_BINARY);
 		bool not_in = strcmp(operation, "not") == 0;
+
 		if (not_in && !tag_take(tag, "in"))
 			return tag_fail(tag, "'in' after 'not'");
 		binary->a = *out;
@@ -462,6 +477,7 @@ enum status jinja_parse_expression(struct tag *tag, struct expression **out)
 	enum status status = parse_binary_level(tag, 0, out);
 	if (status == STATUS_OK && tag_take(tag, "if")) {
 		struct expression *choice = new_expression(tag, EXPRESSION_CHOICE);
+
 		choice->a = *out;
 		*out = choice;
 		status = parse_binary_level(tag, 0, &choice->b);

@@ -31,6 +31,7 @@ static bool is_tag(const char *at, const char *end)
 static enum status fail_at(struct parser *parser, const char *at)
 {
 	int line = 1;
+
 	for (const char *c = parser->source; c < at; c++)
 		line += *c == '\n';
 	err_add(parser->err, "line %d of the chat template", line);
@@ -41,6 +42,7 @@ static enum status fail_at(struct parser *parser, const char *at)
 static const char *find_close(const char *at, const char *end, const char *close, bool has_strings)
 {
 	char quote = 0;
+
 	for (; end - at >= 2; at++) {
 		if (quote && *at == '\\')
 			at++;
@@ -97,6 +99,7 @@ static enum status read_tag(struct parser *parser, enum piece_kind *kind)
 	inside += inside < close && (*inside == '-' || *inside == '+');
 	close -= close > inside && (close[-1] == '-' || close[-1] == '+');
 	*kind = sign == '{' ? PIECE_PRINT : sign == '%' ? PIECE_STATEMENT : PIECE_TEXT;
+
 	parser->tag = (struct tag){.arena = parser->arena,
 		.called = &parser->called,
 		.at = inside,
@@ -108,6 +111,7 @@ static enum status read_tag(struct parser *parser, enum piece_kind *kind)
 static struct statement *add_statement(struct parser *parser, struct statement ***tail, enum statement_kind kind)
 {
 	struct statement *statement = arena_calloc(parser->arena, 1, sizeof *statement);
+
 	statement->kind = kind;
 	**tail = statement;
 	*tail = &statement->next;
@@ -125,6 +129,7 @@ static const char *const if_ends[] = {"elif", "else", "endif", NULL}, *const els
 static enum status parse_if(struct parser *parser, struct statement *statement)
 {
 	const char *ended_by;
+
 	for (int branches = 0;; branches++) { /* each is nested in the one before it when the template runs */
 		if (branches == JINJA_DEPTH_MAX)
 			return err_set(parser->err, STATUS_INPUT, "more than %d branches of elif", JINJA_DEPTH_MAX);
@@ -151,6 +156,7 @@ static enum status parse_for(struct parser *parser, struct statement *statement)
 {
 	struct tag *tag = &parser->tag;
 	const char *ended_by;
+
 	if (take_name(tag, &statement->name) != STATUS_OK || (tag_take(tag, ",") && take_name(tag, &statement->name2) != STATUS_OK))
 		return STATUS_INPUT;
 	if (!tag_take(tag, "in"))
@@ -166,6 +172,7 @@ static enum status parse_set(struct parser *parser, struct statement *statement)
 {
 	struct tag *tag = &parser->tag;
 	const char *ended_by;
+
 	if (take_name(tag, &statement->name) != STATUS_OK ||
 		(tag_take(tag, ".") && take_name(tag, &statement->member) != STATUS_OK))
 		return STATUS_INPUT;
@@ -182,6 +189,7 @@ static enum status parse_generation(struct parser *parser, struct statement ***t
 {
 	const char *ended_by;
 	struct statement *all = NULL;
+
 	if (tag_finish(&parser->tag) != STATUS_OK || parse_block(parser, generation_ends, &all, &ended_by) != STATUS_OK)
 		return STATUS_INPUT;
 	**tail = all;
@@ -227,6 +235,7 @@ static enum status parse_macro(struct parser *parser, struct statement *statemen
 static enum status parse_statement(struct parser *parser, struct statement ***tail)
 {
 	struct tag *tag = &parser->tag;
+
 	if (tag_take(tag, "if"))
 		return parse_if(parser, add_statement(parser, tail, STATEMENT_IF));
 	if (tag_take(tag, "for"))
@@ -248,6 +257,7 @@ static enum status parse_tag(struct parser *parser, enum piece_kind kind, struct
 {
 	const char *open = parser->tag.at;
 	enum status status;
+
 	if (kind == PIECE_TEXT)
 		return STATUS_OK;
 	if (kind == PIECE_PRINT) {
@@ -272,11 +282,13 @@ static const char *is_end(const struct parser *parser, const char *const *ends)
 static enum status parse_block(struct parser *parser, const char *const *ends, struct statement **out, const char **ended_by)
 {
 	struct statement **tail = out;
+
 	if (++parser->depth > JINJA_DEPTH_MAX)
 		return err_set(parser->err, STATUS_INPUT, "statements are nested deeper than %d", JINJA_DEPTH_MAX);
 	while (parser->at < parser->end) {
 		const char *begin = parser->at;
 		enum piece_kind kind = PIECE_TEXT;
+
 		while (parser->at < parser->end && !is_tag(parser->at, parser->end))
 			parser->at++;
 		struct value text = text_between(parser, begin, parser->at);
