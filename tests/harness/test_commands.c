@@ -299,7 +299,8 @@ static void bad_records_are_refused_with_file_and_place(void **state)
 	static const char record[] = "experiments/reference/quickstart-cpu-epyc-2-cores.json";
 	assert_int_equal(RUN(f, cmd_import, record, "no-such-folder", "--db", f->db), STATUS_NOT_FOUND);
 	assert_true(file_exists(f->db));
-	assert_int_equal(RUN(f, cmd_import, "tests/golden/foreign/llama_bench.json", record, f->records, "--db", f->db), STATUS_INPUT);
+	assert_int_equal(
+		RUN(f, cmd_import, "tests/golden/foreign/llama_bench.json", record, f->records, "--db", f->db), STATUS_INPUT);
 	assert_int_equal(RUN(f, cmd_import, record, "--json", "--db", f->db), STATUS_OK);
 	struct json *counts = output_json(f);
 	assert_int_equal(json_int(json_get(counts, "added"), -1), 1); /* it was not there before */
