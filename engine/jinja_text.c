@@ -227,9 +227,9 @@ static size_t find_character(struct value string, int64_t index)
 
 struct value jinja_pick(struct arena *arena, struct value string, int64_t begin, int64_t end, int64_t step)
 {
-	struct value out = value_string("", 0);
 	size_t *places, count = 0;
 	struct text text = {0};
+	struct value out;
 
 	if (step == 1) {
 		size_t from = find_character(string, begin), to = end > begin ? find_character(string, end) : from;

@@ -208,11 +208,12 @@ static void check_hashes(const char *form, struct tokenizer *tokenizer, const st
 
 static void many_strings_have_the_ids_of_tokenizers(void **state)
 {
+	static const char *const hashed[] = {"legacy", "first", "words", "never", "bare", "composed"};
 	struct json *golden = sentencepiece_json("golden.json");
 	const struct json *hashes = json_get(golden, "hashes");
 
-	for (size_t i = 0; i < 5; i++)
-		check_hashes(forms[i], sentencepiece_open_form(forms[i]), hashes, i == 0 ? 1 : THIN);
+	for (size_t i = 0; i < sizeof(hashed) / sizeof(hashed[0]); i++)
+		check_hashes(hashed[i], sentencepiece_open_form(hashed[i]), hashes, i == 0 ? 1 : THIN);
 	json_free(golden);
 }
 

@@ -102,12 +102,15 @@ def with_flags(root):
 
 def variants(proto, path):
     legacy = convert(proto, path)
+    composed = convert(proto, path)
+    composed["normalizer"]["normalizers"].insert(0, {"type": "NFC"})
     return {
         "legacy": legacy,
         "first": convert(proto, path, legacy=False),
         "words": convert(proto, path, legacy=False, split=True, scheme="always"),
         "never": convert(proto, path, legacy=False, add_prefix_space=False),
         "bare": convert(proto, path, add_prefix_space=False),
+        "composed": composed,
         "flags": with_flags(legacy),
         "first_flags": with_flags(convert(proto, path, legacy=False)),
     }
@@ -207,7 +210,8 @@ def main():
             plain = tokenizer.encode(text, add_special_tokens=False).ids
             rows.append([ids, plain if plain != ids else 0, tokenizer.decode(ids, skip_special_tokens=False),
                          tokenizer.decode([i for i in ids if i not in hidden], skip_special_tokens=False)])
-        cases[name] = rows
+        if name != "composed":
+            cases[name] = rows
         if "flags" in name:
             continue
         tokenizer.encode_special_tokens = True
