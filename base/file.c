@@ -28,23 +28,60 @@ static enum status status_of_open(int errnum)
 	}
 }
 
-enum status file_map_open(const char *path, struct file_map *out, struct err *err)
+/* *fd is -1 after a failure. */
+static enum status open_regular(const char *path, int *fd, struct stat *info, struct err *err)
 {
 	enum status status = STATUS_OK;
-	*out = (struct file_map){0};
 	/* Without waiting: opening a FIFO that nobody writes to would never return. */
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	if (fd < 0)
+	*fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	if (*fd < 0)
 		return err_set_errno(err, status_of_open(errno), errno, "cannot open '%s'", path);
-	struct stat info;
-	if (fstat(fd, &info) != 0) {
+	if (fstat(*fd, info) != 0)
 		status = err_set_errno(err, STATUS_UNAVAILABLE, errno, "cannot read the size of '%s'", path);
-		goto out;
-	}
-	if (!S_ISREG(info.st_mode)) {
+	else if (!S_ISREG(info->st_mode))
 		status = err_set(err, STATUS_INPUT, "'%s' is not a regular file", path);
-		goto out;
+	if (status) {
+		close(*fd);
+		*fd = -1;
 	}
+	return status;
+}
+
+enum status file_stream(const char *path, size_t bytes_max,
+	enum status (*take)(void *ctx, const char *bytes, size_t len, struct err *err), void *ctx, struct err *err)
+{
+	struct stat info;
+	char chunk[65536];
+	size_t total = 0;
+	int fd;
+	enum status status = open_regular(path, &fd, &info, err);
+	while (!status) {
+		ssize_t got = read(fd, chunk, sizeof chunk);
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got == 0)
+			break;
+		total += got > 0 ? (size_t)got : 0;
+		if (got < 0)
+			status = err_set_errno(err, status_of_open(errno), errno, "cannot read '%s'", path);
+		else if (total > bytes_max)
+			status = err_set(err, STATUS_INPUT, "'%s' is larger than the limit of %zu bytes", path, bytes_max);
+		else
+			status = take(ctx, chunk, (size_t)got, err);
+	}
+	if (fd >= 0)
+		close(fd);
+	return status;
+}
+
+enum status file_map_open(const char *path, struct file_map *out, struct err *err)
+{
+	struct stat info;
+	int fd;
+	*out = (struct file_map){0};
+	enum status status = open_regular(path, &fd, &info, err);
+	if (status)
+		return status;
 	if (info.st_size == 0)
 		goto out;
 	void *data = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);

@@ -21,6 +21,11 @@ void file_map_close(struct file_map *map);
 /* Appends the whole file to out; more than bytes_max is STATUS_INPUT. path "-" reads standard input. */
 enum status file_read(const char *path, size_t bytes_max, struct text *out, struct err *err);
 
+/* Hands a regular file to take, chunk by chunk, until its end or until take fails. Anything else (a folder, a FIFO, a device) is
+ * STATUS_INPUT, and so are more than bytes_max; nothing is waited for. */
+enum status file_stream(const char *path, size_t bytes_max,
+	enum status (*take)(void *ctx, const char *bytes, size_t len, struct err *err), void *ctx, struct err *err);
+
 /* Writes through a temporary file and rename, so readers see the old or the new content, never a part. */
 enum status file_write_atomic(const char *path, const void *bytes, size_t len, struct err *err);
 

@@ -82,6 +82,7 @@ struct workload {
 	enum dataset_kind dataset;
 	const char *path; /* of a file of prompts or a trace, resolved against the experiment file */
 	struct prompt_list prompts; /* DATASET_TEXT and DATASET_JSONL */
+	size_t file_entries, file_usable; /* of a file that is one array, which prompts are a sample of; 0: it is none */
 	struct trace trace; /* DATASET_TRACE */
 	int block_tokens; /* of a trace: tokens for each of its hash_ids */
 	int groups, prefix_len; /* DATASET_SHARED_PREFIX; input_len counts the tokens after the prefix */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "harness/prompt_array.h"
 
 #define PROMPT_FILE_BYTES_MAX ((size_t)64 << 20)
 #define GROUPS_MAX 100000
@@ -40,33 +41,84 @@ static const char *beside_source(struct reader *reader, const char *path)
 	return reader_print(reader, "%.*s%s", (int)(slash + 1 - reader->source), reader->source, path);
 }
 
-/* Reads the file of prompts or the trace. */
-static void read_file(struct workload *workload, const struct place *path)
+/* A file while it comes in: lines are kept until all are there, the entries of an array are read as they come. */
+struct file_reader {
+	bool begun, is_array, bad_entry;
+	struct text lines;
+	struct prompt_array array;
+};
+
+/* The first character that is no white space tells what the file is. */
+static void look_at_beginning(struct file_reader *file, const char *bytes, size_t len)
+{
+	for (size_t i = 0; i < len && !file->begun; i++) {
+		file->begun = !memchr(" \t\r\n", bytes[i], 4);
+		file->is_array = file->begun && file->array.sample && bytes[i] == '[';
+	}
+}
+
+static enum status take_chunk(void *ctx, const char *bytes, size_t len, struct err *err)
+{
+	struct file_reader *file = ctx;
+	look_at_beginning(file, bytes, len);
+	if (file->is_array) {
+		enum status status = prompt_array_feed(&file->array, bytes, len, err);
+		file->bad_entry = status != STATUS_OK;
+		return status;
+	}
+	if (file->lines.len + len > PROMPT_FILE_BYTES_MAX)
+		return err_set(err, STATUS_INPUT, "a file of lines must not be larger than %zu bytes", PROMPT_FILE_BYTES_MAX);
+	text_append(&file->lines, bytes, len);
+	return STATUS_OK;
+}
+
+static void take_array(struct workload *workload, struct file_reader *file, struct err *err)
+{
+	if (prompt_array_finish(&file->array, err) != STATUS_OK)
+		return;
+	workload->prompts = file->array.prompts;
+	workload->file_entries = file->array.entries;
+	workload->file_usable = file->array.usable;
+}
+
+/* Reads the file of prompts or the trace. sample: prompts to keep of one that is an array. */
+static void read_file(struct workload *workload, const struct place *path, size_t sample)
 {
 	struct reader *reader = path->reader;
-	struct text text = {0};
 	struct err inner = {0};
 	workload->path = beside_source(reader, workload->path);
-	if (file_read(workload->path, PROMPT_FILE_BYTES_MAX, &text, &inner) != STATUS_OK)
+	struct file_reader file = {.array = {.source = workload->path, .arena = reader->arena, .seed = workload->seed}};
+	if (workload->dataset == DATASET_JSONL)
+		file.array.sample = sample;
+	enum status status = file_stream(workload->path, PROMPT_ARRAY_BYTES_MAX, take_chunk, &file, &inner);
+	if (status && file.bad_entry)
+		err_set(reader->err, status, "%s", inner.text);
+	else if (status)
 		place_fail(path, false, "%s", inner.text);
+	else if (file.is_array)
+		take_array(workload, &file, reader->err);
 	else if (workload->dataset == DATASET_JSONL)
-		prompt_file_parse(text_str(&text), text.len, workload->path, reader->arena, &workload->prompts, reader->err);
+		prompt_file_parse(
+			text_str(&file.lines), file.lines.len, workload->path, reader->arena, &workload->prompts, reader->err);
 	else
-		trace_file_parse(text_str(&text), text.len, workload->path, workload->block_tokens, reader->arena, &workload->trace,
-			reader->err);
+		trace_file_parse(text_str(&file.lines), file.lines.len, workload->path, workload->block_tokens, reader->arena,
+			&workload->trace, reader->err);
 	if (reader_ok(reader) && !workload->prompts.count && !workload->trace.count)
-		place_fail(
-			path, false, "%s holds no %s", workload->path, workload->dataset == DATASET_JSONL ? "prompts" : "requests");
-	text_release(&text);
+		place_fail(path, false, "%s holds no %s", workload->path,
+			file.is_array && file.array.entries          ? "prompt that could be taken (see harness/prompt_array.h)"
+				: workload->dataset == DATASET_JSONL ? "prompts"
+								     : "requests");
+	prompt_array_release(&file.array);
+	text_release(&file.lines);
 }
 
 /* A record tells the prompts that an experiment was run with: their file may have changed or gone since. */
-static void read_contents(struct workload *workload, const struct json *recorded, const struct place *path)
+static void read_contents(struct workload *workload, const struct json *recorded, const struct place *path, size_t sample)
 {
 	struct arena *arena = path->reader->arena;
 	const struct json *document = json_get(recorded, "document");
 	if (!recorded && workload->path && reader_ok(path->reader)) {
-		read_file(workload, path);
+		read_file(workload, path, sample);
 	} else if (recorded) {
 		prompts_from_json(json_get(document, "prompts"), arena, &workload->prompts);
 		trace_from_json(json_get(document, "trace"), workload->block_tokens, arena, &workload->trace);
@@ -90,6 +142,7 @@ static void check_keys_belong(const struct workload *workload, const struct plac
 		{"groups", 1U << DATASET_SHARED_PREFIX, "groups belong to a dataset of kind shared_prefix"},
 		{"prefix_len", 1U << DATASET_SHARED_PREFIX, "prefix_len belongs to a dataset of kind shared_prefix"},
 		{"suffix_len", 1U << DATASET_SHARED_PREFIX, "suffix_len belongs to a dataset of kind shared_prefix"},
+		{"sample", 1U << DATASET_JSONL, "a sample belongs to a dataset of kind jsonl"},
 		{"block_tokens", 1U << DATASET_TRACE, "block_tokens belong to a dataset of kind trace"},
 		{"output_len", ~(1U << DATASET_TRACE), "a trace says itself how long each answer is"},
 	};
@@ -136,8 +189,12 @@ static void read_prompts(struct workload *workload, const struct json *recorded,
 		place_fail(dataset, false, "a dataset of kind %s needs a path", dataset_name(workload->dataset));
 	if (text_equal(workload->path, "-"))
 		place_fail(&path, false, "prompts cannot come from standard input");
+	long long sample = place_integer(dataset, "sample", 1, PROMPT_FILE_LINES_MAX, PROMPT_SAMPLE_DEFAULT);
 	if (has_file)
-		read_contents(workload, recorded, &path);
+		read_contents(workload, recorded, &path, (size_t)sample);
+	struct place asked = place_get(dataset, "sample");
+	if (asked.value && has_file && !recorded && reader_ok(reader) && !workload->file_entries)
+		place_fail(&asked, true, "a sample is taken of a file that is one array; of lines all are used");
 	if (workload->dataset != DATASET_TEXT)
 		return;
 	place_strings(dataset, "prompts", false, &texts);

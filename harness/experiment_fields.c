@@ -31,7 +31,7 @@ const struct experiment_section experiment_sections[SECTION_COUNT] = {
 			"cache", "goodput")},
 	[SECTION_DATASET] = {"workloads[].dataset",
 		KEYS("kind", "path", "prompts", "groups", "prefix_len", "suffix_len", "block_tokens", "input_len", "output_len",
-			"jitter", "seed")},
+			"jitter", "seed", "sample")},
 	[SECTION_RATE] = {"workloads[].rate", KEYS("from", "to")},
 	[SECTION_ARRIVALS] = {"workloads[].arrivals", KEYS("process", "burstiness", "speed")},
 	[SECTION_GOODPUT] = {"workloads[].goodput", KEYS("ttft_ms", "tpot_ms", "e2e_ms")},

@@ -279,6 +279,14 @@ static void add_workloads(struct experiment *experiment, const struct place *pla
 		}
 }
 
+/* What a sample is of, which the prompts alone do not tell. */
+static void note_sample(struct experiment *experiment, const struct workload *workload, struct reader *reader)
+{
+	string_list_add(reader->arena, &experiment->notices,
+		reader_print(reader, "%s: %zu prompts, of %zu that could be taken, of %zu entries", workload->path,
+			workload->prompts.count, workload->file_usable, workload->file_entries));
+}
+
 static void read_workload(struct experiment *experiment, const struct place *place)
 {
 	static const char *const caches[] = {"cold", "warm", NULL};
@@ -290,6 +298,8 @@ static void read_workload(struct experiment *experiment, const struct place *pla
 	workload.cache = (enum cache_policy)place_choice(place, "cache", caches, CACHE_COLD);
 	read_goodput(&workload, place);
 	read_applies(experiment, &workload, place);
+	if (reader_ok(place->reader) && workload.file_entries)
+		note_sample(experiment, &workload, place->reader);
 	if (reader_ok(place->reader))
 		add_workloads(experiment, place, &workload);
 }

@@ -11,7 +11,7 @@
 
 /* What is wrong with a line; "" while nothing is. */
 struct complaint {
-	char text[200];
+	char text[PROMPT_COMPLAINT_BYTES];
 };
 
 static void complain(struct complaint *complaint, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -198,6 +198,14 @@ static void read_prompt(const struct json *value, struct arena *arena, struct pr
 	}
 	if (!complaint->text[0])
 		out->output_len = read_tokens(value, "output_len", 0, complaint);
+}
+
+bool prompt_read(const struct json *value, struct arena *arena, struct prompt *out, char complaint[PROMPT_COMPLAINT_BYTES])
+{
+	struct complaint own = {""};
+	read_prompt(value, arena, out, &own);
+	snprintf(complaint, PROMPT_COMPLAINT_BYTES, "%s", own.text);
+	return !own.text[0];
 }
 
 /* Blocks are told apart by their ids alone, so each begun block needs one. */

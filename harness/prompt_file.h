@@ -1,4 +1,4 @@
-/* Prompts and traces as files hold them: one JSON value a line. Pure: bytes in, prompts out.
+/* Prompts and traces as files hold them: one JSON value a line (arrays: prompt_array.h). Pure: bytes in, prompts out.
  *
  * A line of prompts has one of three forms, and a file may mix them:
  *   {"prompt": "…"}                                        plain
@@ -14,6 +14,7 @@
 #ifndef HARNESS_PROMPT_FILE_H
 #define HARNESS_PROMPT_FILE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -61,6 +62,10 @@ struct json *trace_request_json(const struct trace_request *request);
 /* The inverse, for records: appends the prompts or requests of an array. What is malformed is left out. */
 void prompts_from_json(const struct json *array, struct arena *arena, struct prompt_list *out);
 void trace_from_json(const struct json *array, int block_tokens, struct arena *arena, struct trace *out);
+
+/* Reads one prompt of any of the forms. False, with a complaint, when it is none. */
+#define PROMPT_COMPLAINT_BYTES 200
+bool prompt_read(const struct json *value, struct arena *arena, struct prompt *out, char complaint[PROMPT_COMPLAINT_BYTES]);
 
 void prompt_list_add(struct prompt_list *list, struct arena *arena, struct prompt prompt);
 

@@ -7,6 +7,7 @@
 #include "harness/init.h"
 #include "harness/init_llama_bench.h"
 #include "harness/init_sweep.h"
+#include "harness/prompt_array.h"
 
 #define WORDS_MAX 64
 
@@ -105,6 +106,32 @@ static void check_trace(const struct trace *trace, int block_tokens)
 	}
 }
 
+/* Feeds an array in pieces of step bytes. Returns whether it was taken. */
+static bool feed_array(const uint8_t *data, size_t size, size_t step, struct prompt_array *array, struct err *err)
+{
+	enum status status = STATUS_OK;
+	for (size_t at = 0; at < size && !status; at += step)
+		status = prompt_array_feed(array, (const char *)data + at, size - at < step ? size - at : step, err);
+	if (!status)
+		status = prompt_array_finish(array, err);
+	prompt_array_release(array);
+	ASSERT(status == STATUS_OK || (status == STATUS_INPUT && err->text[0]));
+	return status == STATUS_OK;
+}
+
+/* The same prompts, or the same complaint, however the bytes are cut. */
+static void check_array(const uint8_t *data, size_t size)
+{
+	struct arena arena = {0};
+	struct err whole_err = {0}, cut_err = {0};
+	struct prompt_array whole = {.source = "a", .arena = &arena, .seed = 1, .sample = 3}, cut = whole;
+	bool taken = feed_array(data, size, size + 1, &whole, &whole_err);
+	ASSERT(feed_array(data, size, 1, &cut, &cut_err) == taken && text_equal(whole_err.text, cut_err.text));
+	ASSERT(whole.prompts.count == cut.prompts.count && whole.prompts.count <= 3 && whole.usable <= whole.entries);
+	check_prompts(&whole.prompts);
+	arena_release(&arena);
+}
+
 void check_prompt_file_bytes(const uint8_t *data, size_t size)
 {
 	struct arena arena = {0};
@@ -114,6 +141,7 @@ void check_prompt_file_bytes(const uint8_t *data, size_t size)
 	enum status status = prompt_file_parse((const char *)data, size, "p", &arena, &prompts, &err);
 	ASSERT(status == STATUS_OK || (status == STATUS_INPUT && err.text[0]));
 	check_prompts(&prompts);
+	check_array(data, size);
 	err_clear(&err);
 	status = trace_file_parse((const char *)data, size, "t", 8, &arena, &trace, &err);
 	ASSERT(status == STATUS_OK || (status == STATUS_INPUT && err.text[0]));
