@@ -248,7 +248,7 @@ static enum status read_window(const struct json *config, const struct family *f
 	if (family->window_by_switch && !by_switch && !slides)
 		window = 0;
 	if (window > 0 && window < out->context)
-		out->context = window;
+		out->context = out->window = window;
 	return STATUS_OK;
 }
 

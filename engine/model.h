@@ -17,6 +17,7 @@ struct model_config {
 	char arch[32]; /* as the file calls it: "llama", "qwen3"; "LlamaForCausalLM" */
 	char name[128];
 	int n_layers, hidden, ffn, n_heads, n_kv_heads, head_dim, vocab, context;
+	int window; /* where a sliding window ends the context; 0: it does not */
 	double rope_base;
 	float norm_eps;
 	int rope_interleaved; /* 1: rotary pairs (2i, 2i+1), as in GGUF files of Llama; 0: (i, i + head_dim/2) */

@@ -90,15 +90,18 @@ static void resolve_threads(const struct engine_options *options, struct setup *
 static enum status resolve_length(
 	const struct engine_options *options, const struct model_config *config, struct setup *out, struct err *err)
 {
+	const char *place = config->window > 0 ? ", the length of its sliding window" : "";
+
 	if (options->max_model_len > config->context)
 		return err_set_code(err, STATUS_INPUT, "bad_option",
-			"--max-model-len %lld is above the model's context of %d tokens", options->max_model_len, config->context);
+			"--max-model-len %lld is above the model's context of %d tokens%s", options->max_model_len, config->context,
+			place);
 	if (options->max_model_len > 0) {
 		out->rank.max_model_len = (int32_t)options->max_model_len;
-		why(out->whys.max_model_len, "as asked; the model's context is %d", config->context);
+		why(out->whys.max_model_len, "as asked; the model's context is %d%s", config->context, place);
 	} else {
 		out->rank.max_model_len = (int32_t)min_i64(config->context, MODEL_LEN_DEFAULT_MAX);
-		why(out->whys.max_model_len, "default: the model's context of %d, at most %d", config->context,
+		why(out->whys.max_model_len, "default: the model's context of %d%s, at most %d", config->context, place,
 			MODEL_LEN_DEFAULT_MAX);
 	}
 	return STATUS_OK;

@@ -194,7 +194,7 @@ static enum status read_heads(const struct gguf *gguf, struct model_config *out,
 			"rotary embedding of %d of %d dimensions is not supported", rope_dims, out->head_dim);
 	/* Within its first `window` positions a model with a sliding window is one without. */
 	if (window != 0 && window < out->context)
-		out->context = window;
+		out->context = out->window = window;
 	return STATUS_OK;
 }
 

@@ -238,7 +238,17 @@ static void texts_of_sentencepiece_models_go_on_as_with_transformers(void **stat
 static void a_sliding_window_ends_the_context(void **state)
 {
 	char folder[GOLDEN_PATH_BYTES];
-	assert_int_equal(forward_run_config(golden_family_path("mistral1", folder)).context, 256);
+	const struct model_config config = forward_run_config(golden_family_path("mistral1", folder));
+	assert_int_equal(config.context, 256);
+	assert_int_equal(config.window, 256);
+	assert_int_equal(forward_run_config(golden_family_path("llama2", folder)).window, 0);
+	const char *const words[] = {
+		"once", "--model", golden_family_path("mistral1", folder), "--prompt", "x", "--max-model-len", "257", NULL};
+	struct program_result result;
+	program_run("verdict-engine", words, &result);
+	assert_int_equal(result.exit_code, 2);
+	assert_non_null(strstr(text_str(&result.err), "context of 256 tokens, the length of its sliding window"));
+	program_result_release(&result);
 }
 
 int main(void)
