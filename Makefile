@@ -142,16 +142,17 @@ $(TESTS) $(TOOLS): $(B)/tests/%: $(B)/obj/tests/%.o $$(call layers,tests/$$*)
 
 # Libraries that stand for those of a driver, found through LD_LIBRARY_PATH as real ones are.
 FAKES := $(addprefix $(B)/tests/fake/,nvml/libnvidia-ml.so.1 nvml-errors/libnvidia-ml.so.1 nvml-old/libnvidia-ml.so.1 \
-	nccl/libnccl.so.2)
+	nvml-live/libnvidia-ml.so.1 nccl/libnccl.so.2)
 $(B)/tests/fake/nvml-errors/%: FAKE_FLAGS = -DFAKE_ERRORS
 $(B)/tests/fake/nvml-old/%: FAKE_FLAGS = -DFAKE_OLD
-$(filter %ml.so.1,$(FAKES)): tests/support/fake/nvml.c
+$(filter-out %nvml-live/libnvidia-ml.so.1,$(filter %ml.so.1,$(FAKES))): tests/support/fake/nvml.c
+$(filter %nvml-live/libnvidia-ml.so.1,$(FAKES)): tests/support/fake/nvml_live.c
 $(filter %nccl.so.2,$(FAKES)): tests/support/fake/nccl.c
 $(FAKES):
 	@mkdir -p $(@D)
 	@echo "LD    $@"
-	$(Q)$(CC) -std=c17 $(WARNINGS) -O1 -g -fPIC -shared $(FAKE_FLAGS) $< -o $@
-$(B)/tests/harness/test_nvml: | $(FAKES)
+	$(Q)$(CC) -std=c17 -D_GNU_SOURCE $(WARNINGS) -O1 -g -fPIC -shared $(FAKE_FLAGS) $< -o $@
+$(B)/tests/harness/test_nvml $(B)/tests/harness/test_gpu_runs: | $(FAKES)
 
 -include $(patsubst %.c,$(B)/obj/%.d,$(ALL_SRC))
 

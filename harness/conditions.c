@@ -9,7 +9,8 @@ bool conditions_void(const struct run_conditions *conditions, const struct guard
 	bool long_enough = conditions->seconds >= CONDITIONS_SECONDS_MIN;
 	reason[0] = '\0';
 	if (guards->foreign_process_voids && conditions->foreign_gpu_processes > 0)
-		snprintf(reason, 128, "void: %d other processes computed on the engine's GPUs", conditions->foreign_gpu_processes);
+		snprintf(reason, 128, "void: %d other process%s computed on the engine's GPUs", conditions->foreign_gpu_processes,
+			conditions->foreign_gpu_processes == 1 ? "" : "es");
 	else if (long_enough && conditions->foreign_cpu_frac > guards->foreign_cpu_frac_max)
 		snprintf(reason, 128, "void: other processes took %.0f %% of the CPU time (limit %.0f %%)",
 			conditions->foreign_cpu_frac * 100, guards->foreign_cpu_frac_max * 100);

@@ -164,12 +164,13 @@ static double launch_metric(const struct experiment *experiment, const struct la
 	return exp(metric_mean_log(&mean, spec));
 }
 
-static bool is_voided(const struct launch_result *launch)
+/* Why a measured run does not count; NULL: all of them do. */
+static const char *void_reason(const struct launch_result *launch)
 {
 	for (size_t i = 0; i < launch->n_runs; i++)
-		if (launch->runs[i].voided)
-			return true;
-	return false;
+		if (!launch->runs[i].warmup && launch->runs[i].voided)
+			return launch->runs[i].void_reason;
+	return NULL;
 }
 
 void progress_launch_line(const struct progress *progress, const struct launch_result *launch, struct text *out)
@@ -180,8 +181,8 @@ void progress_launch_line(const struct progress *progress, const struct launch_r
 	double metric = launch_metric(experiment, launch);
 	if (launch->failure != FAILURE_NONE)
 		text_printf(out, "failed: %s", launch->reason);
-	else if (is_voided(launch))
-		text_append_str(out, "void: the machine was disturbed");
+	else if (void_reason(launch))
+		text_append_str(out, void_reason(launch));
 	else if (isfinite(metric))
 		text_printf(out, "%.4g %s", metric,
 			text_equal(experiment->rules.metric, "output_tps") ? "tok/s" : experiment->rules.metric);

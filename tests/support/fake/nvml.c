@@ -1,6 +1,7 @@
 /* NVIDIA's management library as a machine with two GPUs would have it: the first at ease, the second hot, throttled and used by
  * another process. Built three times: as it is; with FAKE_ERRORS, where every call but those that count and open devices fails; and
- * with FAKE_OLD, which lacks the calls of newer drivers. Declarations as in nvml.h of CUDA 12. */
+ * with FAKE_OLD, which lacks the calls of newer drivers. nvml_live.c is the same library on a machine where something happens.
+ * Declarations as in nvml.h of CUDA 12. */
 #include <stdio.h>
 #include <string.h>
 
