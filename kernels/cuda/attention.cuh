@@ -17,6 +17,38 @@
 #define CACHE_GROUP 8 /* lines whose parts lie together */
 #define LOG2_E 1.44269504088896340736f
 
+/* A head size that there are kernels for, as a type. */
+template <int HEAD_DIM> struct attention_head_dim {
+	static constexpr int value = HEAD_DIM;
+};
+
+/* What launch makes of the one of them that equals head_dim. */
+template <typename Launch> static cudaError_t for_head_dim(int head_dim, Launch launch)
+{
+	switch (head_dim) {
+	case 64:
+		return launch(attention_head_dim<64>());
+	case 96:
+		return launch(attention_head_dim<96>());
+	case 128:
+		return launch(attention_head_dim<128>());
+	case 256:
+		return launch(attention_head_dim<256>());
+	default:
+		return cudaErrorInvalidValue;
+	}
+}
+
+/* The first error of all of them. */
+template <typename Prepare> static cudaError_t for_every_head_dim(Prepare prepare)
+{
+	static const int head_dims[] = {64, 96, 128, 256};
+	cudaError_t error = cudaSuccess;
+	for (int head_dim : head_dims)
+		error = error ? error : for_head_dim(head_dim, prepare);
+	return error;
+}
+
 /* Which query heads a block works on. They share a KV head. */
 struct attention_cut {
 	int group; /* query heads per KV head; 1 when heads were split unevenly */

@@ -2,21 +2,9 @@
  *
  * How a row's keys are cut depends on its position alone, and partial results are merged in a fixed order, so a row's bits do not
  * depend on the other rows of the step or on how many blocks share its splits. Scores and weighted values are tensor core
- * products. A tile has 16 rows and a block at most 8 heads: rows 0 to 7 carry the fp16 of q (then of the weights), rows 8 to 15
- * what that rounding lost, so both keep about 22 bits beside fp16 keys and values. */
-#include "kernels/cuda/attention.cuh"
-#include "kernels/cuda/mma.cuh"
-
-template <int HEAD_DIM> struct decode_shape {
-	static constexpr int WARPS = 8; /* 32 K registers, so that a block fits beside the products in front of it */
-	static constexpr int THREADS = WARPS * CUDA_WARP;
-	static constexpr int QUERY_LINE = HEAD_DIM + 8; /* padded, so that eight rows of a matrix lie in different banks */
-	static constexpr int TILE = KN_KV_BLOCK_TOKENS * HEAD_DIM; /* a cache block as it is: see cache_place */
-	static constexpr size_t STAGE_BYTES = 2 * WARPS * TILE * sizeof(__half); /* keys and values */
-	/* Tiles that a warp asks for ahead when blocks are few: all of a short context. Many blocks ask for one, and two of them
-	 * fit on a processor. Results do not depend on it. */
-	static constexpr int STAGES = HEAD_DIM <= 128 ? 2 : 1;
-};
+ * products. q and the weights go into them in two parts of fp16, the second being what rounding to the first lost, so both keep
+ * about 22 bits beside fp16 keys and values: q as rows 0 to 7 and 8 to 15 of one operand, weights as two products into one sum. */
+#include "kernels/cuda/attention_decode.cuh"
 
 /* What one block works on for one row. */
 struct decode_row {
@@ -31,9 +19,10 @@ static __device__ __forceinline__ struct decode_row find_row(const struct kn_att
 	struct decode_row r;
 	r.row = r.first_row = row;
 	r.position = a.positions[row];
-	const int slot = a.slots[row];
-	while (cut.tile_rows == 0 && r.first_row > 0 && a.slots[r.first_row - 1] == slot)
-		r.first_row--;
+	const int slot = a.slots[row], before = row > 0 ? a.slots[row - 1] : -1; /* asked for together */
+	if (cut.tile_rows == 0 && before == slot)
+		while (r.first_row > 0 && a.slots[r.first_row - 1] == slot)
+			r.first_row--;
 	r.first_fresh = cut.tile_rows == 0 ? r.position - (row - r.first_row) : r.position + 1;
 	const int tokens = (r.position + ATTENTION_SPLITS_MAX) / ATTENTION_SPLITS_MAX;
 	r.split_tokens =
@@ -43,7 +32,7 @@ static __device__ __forceinline__ struct decode_row find_row(const struct kn_att
 	while (r.n_splits * r.split_tokens <= r.position) /* seldom: a division would be more code */
 		r.n_splits++;
 	r.table = a.block_tables + slot * a.block_table_stride;
-	r.heads = heads_of_block(a, cut, blockIdx.y);
+	r.heads = heads_of_block(a, cut, blockIdx.x);
 	return r;
 }
 
@@ -57,38 +46,54 @@ static __device__ __forceinline__ bool any_tile_is_mixed(const struct kn_attenti
 	return __syncthreads_or(mixed);
 }
 
-/* The cache block of a tile, loaded well before it is used; past the split's end any. */
-static __device__ __forceinline__ int32_t block_of(const struct decode_row &r, int token, int end)
+/* A split, and the cache blocks of a warp's first tiles in it, a lane each, so that they are loaded at once. */
+struct decode_split {
+	int begin, end;
+	int32_t block;
+};
+
+template <int HEAD_DIM> static __device__ __forceinline__ struct decode_split find_split(const struct decode_row &r, int split)
 {
-	return r.table[min(token, end - 1) / KN_KV_BLOCK_TOKENS];
+	const int warp = threadIdx.x / CUDA_WARP, lane = threadIdx.x % CUDA_WARP;
+	struct decode_split s;
+	s.begin = split * r.split_tokens;
+	s.end = min(s.begin + r.split_tokens, r.position + 1);
+	s.block = r.table[min(s.begin + warp * KN_KV_BLOCK_TOKENS + lane * decode_shape<HEAD_DIM>::STEP, s.end - 1) /
+		KN_KV_BLOCK_TOKENS];
+	return s;
 }
 
-/* Asks for one tile of keys or values as one group of copies; an empty one past the split's end. Of a tile that reaches this step's
- * own tokens only older lines are copied; lines past the row's own key are zeroed. Code is kept short here and below: a warp runs
- * most of it once or twice, so fetching instructions counts. */
+/* The cache block of a warp's tile. */
 template <int HEAD_DIM>
-static __device__ __forceinline__ void request_tile(const struct kn_attention &a, const struct decode_row &r, const void *cache,
-	int32_t block, int token, int end, __half *tile)
+static __device__ __forceinline__ int32_t block_of(const struct decode_row &r, const struct decode_split &s, int token)
+{
+	const int number = (token - s.begin) / decode_shape<HEAD_DIM>::STEP;
+	return number < CUDA_WARP ? __shfl_sync(0xffffffffu, s.block, number) : r.table[token / KN_KV_BLOCK_TOKENS];
+}
+
+/* Asks for one tile of keys or values. Of a tile that reaches this step's own tokens only older lines are copied; lines past the
+ * row's own key are zeroed. Code is kept short here and below: a warp runs most of it once or twice, so fetching instructions
+ * counts. */
+template <int HEAD_DIM>
+static __device__ __forceinline__ void request_tile(
+	const struct kn_attention &a, const struct decode_row &r, const void *cache, int32_t block, int token, __half *tile)
 {
 	constexpr int PIECES = KN_KV_BLOCK_TOKENS * HEAD_DIM / 8 / CUDA_WARP;
 	const int lane = threadIdx.x % CUDA_WARP;
-	if (token < end) {
-		const __half *from = (const __half *)cache + cache_at(a, block, r.heads.kv_head) + lane * 8;
-		const uint32_t to = shared_address(tile + lane * 8);
-		if (token + KN_KV_BLOCK_TOKENS <= r.first_fresh) {
+	const __half *from = (const __half *)cache + cache_at(a, block, r.heads.kv_head) + lane * 8;
+	const uint32_t to = shared_address(tile + lane * 8);
+	if (token + KN_KV_BLOCK_TOKENS <= r.first_fresh) {
 #pragma unroll
-			for (int i = 0; i < PIECES; i++)
-				copy_async(to + i * (CUDA_WARP * 16), from + i * (CUDA_WARP * 8), true);
-		} else {
-#pragma unroll 1
-			for (int i = 0; i < PIECES; i++) {
-				const int line = token + cache_piece(HEAD_DIM, lane + i * CUDA_WARP).x;
-				if (line < r.first_fresh || line > r.position)
-					copy_async(to + i * (CUDA_WARP * 16), from + i * (CUDA_WARP * 8), line <= r.position);
-			}
-		}
+		for (int i = 0; i < PIECES; i++)
+			copy_async(to + i * (CUDA_WARP * 16), from + i * (CUDA_WARP * 8), true);
+		return;
 	}
-	copy_async_commit();
+#pragma unroll 1
+	for (int i = 0; i < PIECES; i++) {
+		const int line = token + cache_piece(HEAD_DIM, lane + i * CUDA_WARP).x;
+		if (line < r.first_fresh || line > r.position)
+			copy_async(to + i * (CUDA_WARP * 16), from + i * (CUDA_WARP * 8), line <= r.position);
+	}
 }
 
 /* Keys and values of this step that lie in a tile of the split; the row's own are appended to the cache. Lane: four pairs of a key
@@ -125,6 +130,36 @@ static __device__ __forceinline__ void fill_fresh(
 	}
 }
 
+/* A warp's ring of tiles: keys, their values, the next keys. Each is one group of copies, an empty one past the split's end. */
+template <int HEAD_DIM, int SLOTS> struct decode_ring {
+	__half *tiles;
+	int slot, ahead; /* the next to be filled, which is the next to be read when the ring is full, and the token it is for */
+	bool is_values;
+
+	__device__ __forceinline__ decode_ring(__half *at, int token) : tiles(at), slot(0), ahead(token), is_values(false)
+	{
+	}
+	__device__ __forceinline__ __half *at(int number) const
+	{
+		return tiles + number * decode_shape<HEAD_DIM>::TILE;
+	}
+	/* Fresh lines are left out while they are not known; later they are written with the values. */
+	__device__ __forceinline__ void request(
+		const struct kn_attention &a, const struct decode_row &r, const struct decode_split &s, bool with_fresh)
+	{
+		if (ahead < s.end) {
+			request_tile<HEAD_DIM>(
+				a, r, is_values ? a.v_cache : a.k_cache, block_of<HEAD_DIM>(r, s, ahead), ahead, at(slot));
+			if (is_values && with_fresh)
+				fill_fresh<HEAD_DIM>(a, r, ahead, s.end, at(slot == 0 ? SLOTS - 1 : slot - 1), at(slot));
+			ahead += is_values ? decode_shape<HEAD_DIM>::STEP : 0;
+			is_values = !is_values;
+		}
+		copy_async_commit();
+		slot = slot + 1 == SLOTS ? 0 : slot + 1;
+	}
+};
+
 /* q of the block's heads, scaled for powers of two: fp16 in row head, the rest in row head + 8. Other rows stay zero. */
 template <int HEAD_DIM>
 static __device__ __forceinline__ void fill_query(
@@ -141,111 +176,10 @@ static __device__ __forceinline__ void fill_query(
 	}
 }
 
-/* A warp's running softmax: lane (g, t) holds head g, and of the outputs the columns 2t and 2t + 1 of every eight. */
-template <int HEAD_DIM> struct decode_state {
-	float out[HEAD_DIM / 8][4], peak, sum;
-};
-
-/* Address of element d of a matrix's line for this lane in a tile: line and column (0 or 8) are the lane's, d is a multiple of 16.
- */
-template <int HEAD_DIM> struct tile_lane {
-	uint32_t start;
-	int turn; /* of the line's pieces, in elements */
-
-	__device__ __forceinline__ tile_lane(const __half *tile, int line, int column)
-	{
-		const bool turned = HEAD_DIM % CACHE_PART == 0;
-		start = shared_address(
-			tile + (turned ? cache_place(HEAD_DIM, line, 0) & ~(CACHE_PART - 1) : line * HEAD_DIM + column));
-		turn = turned ? line % CACHE_GROUP * 8 ^ column : 0;
-	}
-	__device__ __forceinline__ uint32_t at(int d) const
-	{
-		if (HEAD_DIM % CACHE_PART != 0)
-			return start + d * (int)sizeof(__half);
-		const int inside = d / CACHE_PART * (CACHE_GROUP * CACHE_PART) + (d % CACHE_PART ^ turn);
-		return start + inside * (int)sizeof(__half);
-	}
-};
-
-/* Scores of 16 keys for 8 heads: lane (g, t) gets head g, keys 2t, 2t + 1, 2t + 8, 2t + 9. */
-template <int HEAD_DIM>
-static __device__ __forceinline__ void score_tile(
-	const __half (*query)[decode_shape<HEAD_DIM>::QUERY_LINE], const __half *keys, float out[4])
-{
-	const int lane = threadIdx.x % CUDA_WARP;
-	const uint32_t query_at = shared_address(&query[lane % 16][lane / 16 * 8]);
-	const struct tile_lane<HEAD_DIM> key(keys, lane / 16 * 8 + lane % 8, lane / 8 % 2 * 8);
-	float low[2][4] = {};
-#pragma unroll
-	for (int d = 0; d < HEAD_DIM; d += 16) {
-		uint32_t q[4], k[4];
-		load_matrices(q, query_at + d * sizeof(__half));
-		load_matrices(k, key.at(d));
-		mma_f16(low[0], q, k[0], k[1]);
-		mma_f16(low[1], q, k[2], k[3]);
-	}
-#pragma unroll
-	for (int i = 0; i < 2; i++) {
-		out[2 * i] = low[i][0] + low[i][2];
-		out[2 * i + 1] = low[i][1] + low[i][3];
-	}
-}
-
-/* Takes the weights of 16 keys into the running softmax and turns them into an A fragment. */
-template <int HEAD_DIM>
-static __device__ __forceinline__ void weigh_tile(
-	struct decode_state<HEAD_DIM> &state, float score[4], int n_keys, uint32_t weights[4])
-{
-	const int t = threadIdx.x % 4;
-	float top = state.peak;
-#pragma unroll
-	for (int i = 0; i < 4; i++) {
-		if (2 * t + i % 2 + i / 2 * 8 >= n_keys)
-			score[i] = -INFINITY;
-		top = fmaxf(top, score[i]);
-	}
-	top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
-	top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
-	const float keep = exp2_fast(state.peak - top);
-	float sum = 0.0f;
-#pragma unroll
-	for (int i = 0; i < 4; i++) {
-		score[i] = exp2_fast(score[i] - top);
-		sum += score[i];
-	}
-	state.peak = top;
-	state.sum = state.sum * keep + sum; /* of this lane's keys; lanes are added at the end */
-#pragma unroll
-	for (int i = 0; i < HEAD_DIM / 8; i++)
-#pragma unroll
-		for (int k = 0; k < 4; k++)
-			state.out[i][k] *= keep;
-	weights[0] = pack_f16(score[0], score[1]);
-	weights[1] = pack_f16_rest(score[0], score[1], weights[0]);
-	weights[2] = pack_f16(score[2], score[3]);
-	weights[3] = pack_f16_rest(score[2], score[3], weights[2]);
-}
-
-template <int HEAD_DIM>
-static __device__ __forceinline__ void add_values(
-	struct decode_state<HEAD_DIM> &state, const uint32_t weights[4], const __half *values)
-{
-	const int lane = threadIdx.x % CUDA_WARP;
-	const struct tile_lane<HEAD_DIM> value(values, lane % 16, lane / 16 * 8);
-#pragma unroll
-	for (int d = 0; d < HEAD_DIM; d += 16) {
-		uint32_t v[4];
-		load_matrices_transposed(v, value.at(d));
-		mma_f16(state.out[d / 8], weights, v[0], v[1]);
-		mma_f16(state.out[d / 8 + 1], weights, v[2], v[3]);
-	}
-}
-
-/* Place of output d of a head among a warp's results, which lie over its tile: heads in different banks. */
+/* Place of output d of a head among a warp's results, which lie over its first slot: heads 2t in different banks. */
 template <int HEAD_DIM> static __device__ __forceinline__ int result_at(int head, int d)
 {
-	return head * HEAD_DIM + (d ^ head % 4 * 8);
+	return head * HEAD_DIM + (d ^ head / 2 * 8);
 }
 
 /* Adds the splits' results in split order; the block that finishes a row's last split does it. */
@@ -278,7 +212,7 @@ struct decode_results {
 	float peaks[decode_shape<128>::WARPS][ATTENTION_HEADS_PER_BLOCK], sums[decode_shape<128>::WARPS][ATTENTION_HEADS_PER_BLOCK];
 };
 
-/* A warp leaves its results: sums over its tiles, over the first of its tiles of keys. */
+/* A warp leaves its results: sums over its tiles, over the first of its slots. */
 template <int HEAD_DIM>
 static __device__ __forceinline__ void leave_results(
 	const struct decode_state<HEAD_DIM> &state, float *result, struct decode_results &results)
@@ -288,9 +222,10 @@ static __device__ __forceinline__ void leave_results(
 	sum += __shfl_xor_sync(0xffffffffu, sum, 1);
 	sum += __shfl_xor_sync(0xffffffffu, sum, 2);
 #pragma unroll
-	for (int i = 0; i < HEAD_DIM / 8; i++)
-		*(float2 *)(result + result_at<HEAD_DIM>(lane / 4, 8 * i + lane % 4 * 2)) =
-			make_float2(state.out[i][0] + state.out[i][2], state.out[i][1] + state.out[i][3]);
+	for (int i = 0; i < HEAD_DIM / 16; i++)
+#pragma unroll
+		for (int k = 0; k < 4; k++)
+			result[result_at<HEAD_DIM>(lane % 4 * 2 + k % 2, 16 * i + lane / 4 + k / 2 * 8)] = state.out[i][k];
 	if (lane % 4 == 0) {
 		results.peaks[warp][lane / 4] = state.peak;
 		results.sums[warp][lane / 4] = sum;
@@ -301,7 +236,7 @@ static __device__ __forceinline__ void leave_results(
  * tile count nothing. */
 template <int HEAD_DIM>
 static __device__ __forceinline__ void merge_warps(const struct kn_attention &a, const struct attention_cut &cut,
-	const struct decode_row &r, const __half *tiles, const struct decode_results &results, float *partial)
+	const struct decode_row &r, const __half *rings, int ring_elements, const struct decode_results &results, float *partial)
 {
 	using shape = decode_shape<HEAD_DIM>;
 #pragma unroll 1
@@ -314,7 +249,7 @@ static __device__ __forceinline__ void merge_warps(const struct kn_attention &a,
 #pragma unroll
 		for (int w = 0; w < shape::WARPS; w++) {
 			const float scale = exp2_fast(results.peaks[w][head] - top);
-			total = fmaf(scale, ((const float *)(tiles + w * shape::TILE))[result_at<HEAD_DIM>(head, d)], total);
+			total = fmaf(scale, ((const float *)(rings + w * ring_elements))[result_at<HEAD_DIM>(head, d)], total);
 			divisor = fmaf(scale, results.sums[w][head], divisor);
 		}
 		if (r.n_splits == 1) {
@@ -336,7 +271,7 @@ static __device__ __forceinline__ bool is_last_split(const struct decode_row &r,
 	__threadfence();
 	__syncthreads();
 	if (threadIdx.x == 0) {
-		last = atomicAdd(ticket, 1) == min((int)gridDim.x, r.n_splits) - 1;
+		last = atomicAdd(ticket, 1) == min((int)gridDim.z, r.n_splits) - 1;
 		if (last)
 			*ticket = 0; /* ready for the next step */
 	}
@@ -346,21 +281,20 @@ static __device__ __forceinline__ bool is_last_split(const struct decode_row &r,
 	return last;
 }
 
-/* Block: blockIdx.x-th, gridDim.x-th further splits of the keys of every gridDim.z-th row, for query heads that share a KV head.
- * Warp: every WARPS-th tile of 16 keys of the split, which is one block of the cache, in its own parts of shared memory.
+/* Block: blockIdx.z-th, gridDim.z-th further splits of the keys of every gridDim.y-th row, for query heads that share a KV head.
+ * Warp: every WARPS-th tile of 16 keys of the split, which is one block of the cache, in its own ring of shared memory.
  * Cached keys of the first tiles are asked for before the wait for the kernel in front: no kernel of this step writes them.
  * Steps are apart: between two of them the host synchronises, or a graph begins. */
-template <int HEAD_DIM, int STAGES>
+template <int HEAD_DIM, int SLOTS>
 __global__ void __launch_bounds__(decode_shape<HEAD_DIM>::THREADS, HEAD_DIM <= 128 ? 2 : 1)
 	attention_decode_kernel(const struct kn_attention a, const struct attention_cut cut, float *partials, uint32_t *tickets)
 {
 	using shape = decode_shape<HEAD_DIM>;
-	extern __shared__ __align__(16) __half tiles[]; /* [STAGES][keys, values][WARPS] tiles */
+	extern __shared__ __align__(16) __half rings[]; /* [WARPS][SLOTS] tiles */
 	__shared__ __align__(16) __half query[16][shape::QUERY_LINE];
 	__shared__ struct decode_results results;
-	constexpr int VALUES = shape::WARPS * shape::TILE, STAGE = 2 * VALUES, STEP = shape::WARPS * KN_KV_BLOCK_TOKENS;
+	constexpr int RING = SLOTS * shape::TILE;
 	const int warp = threadIdx.x / CUDA_WARP;
-	__half *mine = tiles + warp * shape::TILE;
 	bool waited = false;
 	dependency_release();
 	if (cut.tile_rows > 0) { /* often no row is left for this kernel: it must not end before the one in front */
@@ -372,87 +306,83 @@ __global__ void __launch_bounds__(decode_shape<HEAD_DIM>::THREADS, HEAD_DIM <= 1
 	for (int i = threadIdx.x; i < 16 * shape::QUERY_LINE / 2; i += shape::THREADS)
 		((__half2 *)query)[i] = __half2();
 #pragma unroll 1
-	for (int row = blockIdx.z; row < cut.n_rows; row += gridDim.z) {
+	for (int row = blockIdx.y; row < cut.n_rows; row += gridDim.y) {
 		if (tile_is_prefill(a, cut, row))
 			continue;
 		const struct decode_row r = find_row(a, cut, row);
-		const int partial_floats = cut.heads_per_block * (HEAD_DIM + 2), group = blockIdx.z * cut.n_groups + blockIdx.y;
+		const int partial_floats = cut.heads_per_block * (HEAD_DIM + 2), group = blockIdx.y * cut.n_groups + blockIdx.x;
 		float *splits = partials + (int64_t)group * (ATTENTION_SPLITS_MAX * partial_floats);
 #pragma unroll 1
-		for (int split = blockIdx.x; split < r.n_splits; split += gridDim.x) {
-			const int begin = split * r.split_tokens, end = min(begin + r.split_tokens, r.position + 1);
+		for (int split = blockIdx.z; split < r.n_splits; split += gridDim.z) {
+			const struct decode_split s = find_split<HEAD_DIM>(r, split);
 			struct decode_state<HEAD_DIM> state = {
 			};
 			state.peak = -INFINITY;
-			int token = begin + warp * KN_KV_BLOCK_TOKENS, stage = 0;
+			int token = s.begin + warp * KN_KV_BLOCK_TOKENS;
+			struct decode_ring<HEAD_DIM, SLOTS> ring(rings + warp * RING, token);
 			__syncthreads(); /* query and results of the split before have been read */
-			int32_t blocks[STAGES];
 #pragma unroll
-			for (int i = 0; i < STAGES; i++)
-				blocks[i] = block_of(r, token + i * STEP, end);
-#pragma unroll
-			for (int i = 0; i < 2 * STAGES; i++)
-				request_tile<HEAD_DIM>(a, r, i % 2 ? a.v_cache : a.k_cache, blocks[i / 2], token + i / 2 * STEP,
-					end, mine + i * VALUES);
+			for (int i = 0; i < SLOTS; i++)
+				ring.request(a, r, s, false);
 			if (!waited)
 				dependency_wait();
 			waited = true;
 			fill_query<HEAD_DIM>(a, r, query);
-			/* Turn -1 fills fresh lines of the first tiles, later turns work on one tile and fill the next one in its
-			 * place. */
 #pragma unroll 1
-			for (int turn = -1; turn < 0 || token < end; turn++) {
-				int filled = 0, n_filled = STAGES, ahead = token;
-				if (turn >= 0) {
-					__half *keys = mine + stage * STAGE, *values = keys + VALUES;
-					float score[4];
-					uint32_t weights[4];
-					ahead = token + STAGES * STEP;
-					const int32_t block = block_of(r, ahead, end);
-					copy_async_wait<2 * STAGES - 1>();
-					__syncwarp();
-					score_tile<HEAD_DIM>(query, keys, score);
-					__syncwarp();
-					request_tile<HEAD_DIM>(a, r, a.k_cache, block, ahead, end, keys);
-					weigh_tile<HEAD_DIM>(state, score, end - token, weights);
-					copy_async_wait<2 * STAGES - 1>();
-					__syncwarp();
-					add_values<HEAD_DIM>(state, weights, values);
-					__syncwarp();
-					request_tile<HEAD_DIM>(a, r, a.v_cache, block, ahead, end, values);
-					filled = stage;
-					n_filled = 1;
-					token += STEP;
-					stage = (stage + 1) % STAGES;
-				}
-#pragma unroll 1
-				for (int i = 0; i < n_filled; i++)
-					fill_fresh<HEAD_DIM>(a, r, ahead + i * STEP, end, mine + (filled + i) * STAGE,
-						mine + (filled + i) * STAGE + VALUES);
-				if (turn < 0)
-					__syncthreads();
-			}
-			copy_async_wait<0>();
-			__syncwarp();
-			leave_results<HEAD_DIM>(state, (float *)mine, results);
+			for (int i = 0; i + 1 < SLOTS; i += 2)
+				fill_fresh<HEAD_DIM>(a, r, token + i / 2 * shape::STEP, s.end, ring.at(i), ring.at(i + 1));
 			__syncthreads();
-			merge_warps<HEAD_DIM>(a, cut, r, tiles, results, splits + split * partial_floats);
+			uint32_t weights[2], rests[2];
+			bool is_values = false;
+#pragma unroll 1
+			while (token < s.end) { /* a tile a turn: its keys, then its values */
+				copy_async_wait<SLOTS - 1>();
+				__syncwarp();
+				if (is_values) {
+					add_values<HEAD_DIM>(state, weights, rests, ring.at(ring.slot));
+					token += shape::STEP;
+				} else {
+					float score[4];
+					score_tile<HEAD_DIM>(query, ring.at(ring.slot), score);
+					weigh_tile<HEAD_DIM>(state, score, s.end - token, weights, rests);
+				}
+				is_values = !is_values;
+				__syncwarp();
+				ring.request(a, r, s, true);
+			}
+			leave_results<HEAD_DIM>(state, (float *)ring.at(0), results);
+			__syncthreads();
+			merge_warps<HEAD_DIM>(a, cut, r, rings, RING, results, splits + split * partial_floats);
 		}
-		if (r.n_splits > 1 && blockIdx.x < r.n_splits && is_last_split(r, tickets + group))
+		if (r.n_splits > 1 && blockIdx.z < r.n_splits && is_last_split(r, tickets + group))
 			merge_splits<HEAD_DIM>(a, cut, splits, r);
 	}
 }
 
-template <int HEAD_DIM, int STAGES>
-static cudaError_t launch(struct kn_backend *backend, const struct kn_attention *args, const struct attention_cut *cut, dim3 grid)
-{
-	return launch_dependent(backend->stream, grid, dim3(decode_shape<HEAD_DIM>::THREADS),
-		STAGES * decode_shape<HEAD_DIM>::STAGE_BYTES, attention_decode_kernel<HEAD_DIM, STAGES>, *args, *cut,
-		backend->attention_partials, backend->attention_tickets);
-}
+template <int HEAD_DIM, int SLOTS> struct decode_variant {
+	static constexpr int SHARED_BYTES =
+		decode_shape<HEAD_DIM>::WARPS * SLOTS * decode_shape<HEAD_DIM>::TILE * (int)sizeof(__half);
 
-template <int HEAD_DIM>
-static cudaError_t launch(struct kn_backend *backend, const struct kn_attention *args, const struct attention_cut *cut)
+	static cudaError_t launch(
+		struct kn_backend *backend, const struct kn_attention *args, const struct attention_cut *cut, dim3 grid)
+	{
+		return launch_dependent(backend->stream, grid, dim3(decode_shape<HEAD_DIM>::THREADS), SHARED_BYTES,
+			attention_decode_kernel<HEAD_DIM, SLOTS>, *args, *cut, backend->attention_partials,
+			backend->attention_tickets);
+	}
+	static cudaError_t raise_shared(void)
+	{
+		return cudaFuncSetAttribute(
+			attention_decode_kernel<HEAD_DIM, SLOTS>, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
+	}
+};
+
+/* Slots where blocks are few: all of a short context. Many blocks have less, so that two of them fit on a processor. Results do not
+ * depend on it. */
+template <int HEAD_DIM> using few_blocks = decode_variant<HEAD_DIM, HEAD_DIM <= 128 ? 4 : 2>;
+template <int HEAD_DIM> using many_blocks = decode_variant < HEAD_DIM, HEAD_DIM<128 ? 4 : HEAD_DIM == 128 ? 3 : 2>;
+
+cudaError_t attention_decode(struct kn_backend *backend, const struct kn_attention *args, const struct attention_cut *cut)
 {
 	/* Enough blocks for the card; more would be empty ones that wait for shared memory. Rows in a step with prefill tiles are
 	 * few, and their blocks do all splits themselves, since several rows take turns in one place for partial results. */
@@ -462,44 +392,18 @@ static cudaError_t launch(struct kn_backend *backend, const struct kn_attention 
 	if (cut->tile_rows == 0)
 		splits = backend->n_sms / (rows * cut->n_groups);
 	splits = splits < 1 ? 1 : splits > ATTENTION_SPLITS_MAX ? ATTENTION_SPLITS_MAX : splits;
-	dim3 grid(splits, cut->n_groups, rows);
-	if (rows * cut->n_groups > backend->n_sms)
-		return launch<HEAD_DIM, 1>(backend, args, cut, grid);
-	return launch<HEAD_DIM, decode_shape<HEAD_DIM>::STAGES>(backend, args, cut, grid);
-}
-
-cudaError_t attention_decode(struct kn_backend *backend, const struct kn_attention *args, const struct attention_cut *cut)
-{
-	switch (args->head_dim) {
-	case 64:
-		return launch<64>(backend, args, cut);
-	case 96:
-		return launch<96>(backend, args, cut);
-	case 128:
-		return launch<128>(backend, args, cut);
-	case 256:
-		return launch<256>(backend, args, cut);
-	default:
-		return cudaErrorInvalidValue;
-	}
-}
-
-template <int HEAD_DIM, int STAGES> static cudaError_t raise_shared(void)
-{
-	return cudaFuncSetAttribute(attention_decode_kernel<HEAD_DIM, STAGES>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-		(int)(STAGES * decode_shape<HEAD_DIM>::STAGE_BYTES));
-}
-
-template <int HEAD_DIM> static cudaError_t raise_both(void)
-{
-	cudaError_t error = raise_shared<HEAD_DIM, 1>();
-	return error ? error : raise_shared<HEAD_DIM, decode_shape<HEAD_DIM>::STAGES>();
+	const dim3 grid(cut->n_groups, rows, splits);
+	const bool few = rows * cut->n_groups <= backend->n_sms;
+	return for_head_dim(args->head_dim, [&](auto dim) {
+		return few ? few_blocks<dim.value>::launch(backend, args, cut, grid)
+			   : many_blocks<dim.value>::launch(backend, args, cut, grid);
+	});
 }
 
 cudaError_t attention_decode_init(void)
 {
-	cudaError_t error = raise_both<64>();
-	error = error ? error : raise_both<96>();
-	error = error ? error : raise_both<128>();
-	return error ? error : raise_both<256>();
+	return for_every_head_dim([](auto dim) {
+		cudaError_t error = few_blocks<dim.value>::raise_shared();
+		return error ? error : many_blocks<dim.value>::raise_shared();
+	});
 }

@@ -207,40 +207,20 @@ __global__ void __launch_bounds__(prefill_shape<HEAD_DIM>::THREADS, HEAD_DIM <= 
 	}
 }
 
-template <int HEAD_DIM>
-static cudaError_t launch(struct kn_backend *backend, const struct kn_attention *args, const struct attention_cut *cut)
-{
-	dim3 grid((cut->n_rows + cut->tile_rows - 1) / cut->tile_rows, cut->n_groups);
-	return launch_dependent(backend->stream, grid, dim3(prefill_shape<HEAD_DIM>::THREADS),
-		prefill_shape<HEAD_DIM>::SHARED_BYTES, attention_prefill_kernel<HEAD_DIM>, *args, *cut);
-}
-
 cudaError_t attention_prefill(struct kn_backend *backend, const struct kn_attention *args, const struct attention_cut *cut)
 {
-	switch (args->head_dim) {
-	case 64:
-		return launch<64>(backend, args, cut);
-	case 96:
-		return launch<96>(backend, args, cut);
-	case 128:
-		return launch<128>(backend, args, cut);
-	case 256:
-		return launch<256>(backend, args, cut);
-	default:
-		return cudaErrorInvalidValue;
-	}
-}
-
-template <int HEAD_DIM> static cudaError_t raise_shared(void)
-{
-	return cudaFuncSetAttribute(attention_prefill_kernel<HEAD_DIM>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-		(int)prefill_shape<HEAD_DIM>::SHARED_BYTES);
+	const dim3 grid((cut->n_rows + cut->tile_rows - 1) / cut->tile_rows, cut->n_groups);
+	return for_head_dim(args->head_dim, [&](auto dim) {
+		using shape = prefill_shape<dim.value>;
+		return launch_dependent(backend->stream, grid, dim3(shape::THREADS), shape::SHARED_BYTES,
+			attention_prefill_kernel<dim.value>, *args, *cut);
+	});
 }
 
 cudaError_t attention_prefill_init(void)
 {
-	cudaError_t error = raise_shared<64>();
-	error = error ? error : raise_shared<96>();
-	error = error ? error : raise_shared<128>();
-	return error ? error : raise_shared<256>();
+	return for_every_head_dim([](auto dim) {
+		return cudaFuncSetAttribute(attention_prefill_kernel<dim.value>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+			(int)prefill_shape<dim.value>::SHARED_BYTES);
+	});
 }

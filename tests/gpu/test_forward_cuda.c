@@ -108,6 +108,47 @@ static void forward_agrees_for_every_family(void **state)
 	}
 }
 
+/* Logits of n_tokens positions in steps of chunk rows. */
+static float *logits_of(const struct case_of_model *c, int n_tokens, int chunk, int graph_max_bs)
+{
+	struct forward_run run = forward_run_default(c->path);
+	float *logits = mem_calloc((size_t)n_tokens * (size_t)c->vocab, sizeof *logits);
+	run.kn = &kn_cuda_ops;
+	run.chunk = chunk;
+	run.graph_max_bs = graph_max_bs;
+	run.kv_type = KN_KV_F16;
+	run.n_sequences = 1;
+	run.tokens[0] = c->tokens;
+	run.n_tokens[0] = n_tokens;
+	forward_run(&run, &logits);
+	return logits;
+}
+
+static void a_step_has_the_same_bits_from_a_plan_and_as_it_comes(void **state)
+{
+	static const enum dtype types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_Q8_0, DTYPE_Q4_1, DTYPE_Q6_K};
+	static const int chunks[] = {1, 2, 7, 24};
+	enum { TOKENS = 48 };
+	for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+		struct tiny_model model = tiny_model_default();
+		struct case_of_model c;
+		model.hidden = 256;
+		model.ffn = 512;
+		model.head_dim = 64;
+		model.dtype = model.value_dtype = model.embedding_dtype = types[i];
+		make_case(&model, &c);
+		for (size_t k = 0; k < sizeof chunks / sizeof chunks[0]; k++) {
+			float *planned = logits_of(&c, TOKENS / chunks[k] * chunks[k], chunks[k], chunks[k]),
+			      *eager = logits_of(&c, TOKENS / chunks[k] * chunks[k], chunks[k], 0);
+			if (memcmp(planned, eager, (size_t)(TOKENS / chunks[k] * chunks[k]) * (size_t)c.vocab * sizeof *eager) != 0)
+				fail_msg("%s: steps of %d rows have other bits from a plan", dtype_name(types[i]), chunks[k]);
+			mem_free(planned);
+			mem_free(eager);
+		}
+		release_case(&c);
+	}
+}
+
 static void forward_refuses_head_sizes_without_a_kernel(void **state)
 {
 	struct tiny_model model = tiny_model_default(); /* heads of 16 */
@@ -133,6 +174,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(forward_agrees_for_every_stored_type_and_size_of_step),
 		cmocka_unit_test(forward_agrees_for_every_family),
+		cmocka_unit_test(a_step_has_the_same_bits_from_a_plan_and_as_it_comes),
 		cmocka_unit_test(forward_refuses_head_sizes_without_a_kernel),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
