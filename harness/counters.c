@@ -54,13 +54,19 @@ static double sum_of(const char *text, const char *name)
 	return sum;
 }
 
+static double sum_of_either(const char *text, const char *name, const char *name_before)
+{
+	double sum = sum_of(text, name);
+	return sum >= 0 ? sum : sum_of(text, name_before);
+}
+
 void counters_read(const char *text, const struct counter_names *names, struct run_counters *out)
 {
 	*out = (struct run_counters){
 		.prompt = sum_of(text, names->prompt),
 		.generated = sum_of(text, names->generated),
-		.looked_up = sum_of(text, names->looked_up),
-		.cached = sum_of(text, names->cached),
+		.looked_up = sum_of_either(text, names->looked_up, names->looked_up_before),
+		.cached = sum_of_either(text, names->cached, names->cached_before),
 		.drafted = sum_of(text, names->drafted),
 		.accepted = sum_of(text, names->accepted),
 		.rounds = sum_of(text, names->rounds),
@@ -74,7 +80,7 @@ static double difference(double before, double after)
 
 struct run_counters counters_difference(const struct run_counters *before, const struct run_counters *after)
 {
-	return (struct run_counters){
+	struct run_counters gone = {
 		.prompt = difference(before->prompt, after->prompt),
 		.generated = difference(before->generated, after->generated),
 		.looked_up = difference(before->looked_up, after->looked_up),
@@ -83,6 +89,9 @@ struct run_counters counters_difference(const struct run_counters *before, const
 		.accepted = difference(before->accepted, after->accepted),
 		.rounds = difference(before->rounds, after->rounds),
 	};
+	if (gone.rounds > 0 && gone.accepted < 0 && gone.generated >= gone.rounds)
+		gone.accept_length = gone.generated / gone.rounds;
+	return gone;
 }
 
 /* Takes over the text. */

@@ -16,6 +16,8 @@ static const char *const volatile_names[] = {
 	"start_time",
 	"uptime",
 	"api_key",
+	"launch_command",
+	"startup_time",
 };
 
 static bool is_volatile(const char *name)

@@ -25,16 +25,51 @@ static bool names_word(const char *help, const char *name)
 	return false;
 }
 
+/* vLLM lists "--disable-x" as the opposite of "--enable-x", and the other way round; it takes "--no-" before either all the same.
+ */
+static bool names_opposite(const char *help, const char *name)
+{
+	static const char *const pairs[][2] = {{"--no-enable-", "--disable-"}, {"--no-disable-", "--enable-"}};
+	bool found = false;
+	for (size_t i = 0; i < 2; i++) {
+		struct text opposite = {0};
+		if (text_starts_with(name, pairs[i][0]))
+			text_printf(&opposite, "%s%s", pairs[i][1], name + strlen(pairs[i][0]));
+		found = found || (opposite.len && names_word(help, text_str(&opposite)));
+		text_release(&opposite);
+	}
+	return found;
+}
+
 bool help_names_switch(const char *help, const char *name)
 {
-	if (names_word(help, name))
-		return true;
-	struct text positive = {0};
-	if (text_starts_with(name, "--no-"))
-		text_printf(&positive, "--%s", name + strlen("--no-"));
-	bool found = positive.len && names_word(help, text_str(&positive));
-	text_release(&positive);
-	return found;
+	return names_word(help, name) || names_opposite(help, name);
+}
+
+/* The entry of a switch that the help lists under its earlier name; NULL: it does not. */
+static const struct name_value *find_older(const struct target_ops *ops, const char *help, const char *name)
+{
+	for (size_t i = 0; i < ops->n_older_switches; i++) {
+		const struct name_value *older = &ops->older_switches[i];
+		char newer[64];
+		if (ops->switch_of(ops, older->name, newer) && text_equal(newer, name) && names_word(help, older->value))
+			return older;
+	}
+	return NULL;
+}
+
+enum status help_check_switch(const struct target_ops *ops, const char *help, const char *arm, const char *name, struct err *err)
+{
+	if (help_names_switch(help, name))
+		return STATUS_OK;
+	const struct name_value *older = find_older(ops, help, name);
+	if (older)
+		return err_set(err, STATUS_INPUT,
+			"arm '%s' uses %s, which in this version of the engine is %s: write \"flags\": {\"%s\": \"%s\"} in "
+			"\"engine\"",
+			arm, name, older->value, older->name, older->value);
+	return err_set(err, STATUS_INPUT, "arm '%s' uses %s, which the engine's %s does not list: this version has no such switch",
+		arm, name, ops->help_word);
 }
 
 /* Appends what the command prints with its help word; nothing when that takes too long. */
@@ -79,10 +114,7 @@ static enum status check_arm(const struct experiment *experiment, const struct a
 	enum status status = STATUS_OK;
 	target_switches(experiment, arm, &switches);
 	for (size_t i = 0; i < switches.count && !status; i++)
-		if (!help_names_switch(help, switches.items[i]))
-			status = err_set(err, STATUS_INPUT,
-				"arm '%s' uses %s, which the engine's %s does not list: this version has no such switch", arm->name,
-				switches.items[i], target_of_engine(arm_engine(experiment, arm))->help_word);
+		status = help_check_switch(target_of_engine(arm_engine(experiment, arm)), help, arm->name, switches.items[i], err);
 	string_vector_release(&switches);
 	return status;
 }

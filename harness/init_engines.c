@@ -49,7 +49,7 @@ static const struct init_knob vllm_knobs[] = {
 
 static const struct init_knob sglang_knobs[] = {
 	{"mem_fraction", {"--mem-fraction-static"}, INIT_VALUE, INIT_ALWAYS, "[0.8, 0.85, 0.9]"},
-	{"graph_max_bs", {"--cuda-graph-max-bs"}, INIT_VALUE, INIT_HALF_DOUBLE, "[32, 128]"},
+	{"graph_max_bs", {"--cuda-graph-max-bs-decode", "--cuda-graph-max-bs"}, INIT_VALUE, INIT_HALF_DOUBLE, "[32, 128]"},
 	{"chunked_prefill_size", {"--chunked-prefill-size"}, INIT_VALUE, INIT_HALF_DOUBLE, "[4096, 16384]"},
 	{"max_running_requests", {"--max-running-requests"}, INIT_VALUE, INIT_HALF_DOUBLE, NULL},
 	{"attention_backend", {"--attention-backend"}, INIT_VALUE, INIT_WHEN_GIVEN, "[null]"},

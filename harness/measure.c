@@ -335,7 +335,7 @@ static enum status run_once(struct measuring *measuring, int workload_index, int
 	run->counted = counts && !status && !measuring_failed(measuring) && measuring_read_counters(measuring, &after);
 	if (run->counted)
 		run->counters = counters_difference(&before, &after);
-	if (!status && !measuring_failed(measuring) && workload->cache == CACHE_COLD)
+	if (!status && !measuring_failed(measuring) && workload->cache == CACHE_COLD && run->counters.accept_length <= 0)
 		run->counters.accept_length = measuring_read_accept_length(measuring);
 	if (!status && !measuring_failed(measuring))
 		measuring_check_run(measuring, workload, run);

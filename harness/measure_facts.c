@@ -50,36 +50,43 @@ static const struct json *value_at(const struct json *value, const char *path)
 	return value;
 }
 
-/* Settings in effect, pieced together from the labels of a metric and the list of models. */
-static struct json *settings_from_metrics(struct measuring *measuring, struct err *err)
+static void add_when_missing(struct json **settings, const char *name, const struct json *value)
+{
+	if (!*settings)
+		*settings = json_new_object();
+	if (json_kind_of(json_get(*settings, name)) == JSON_KIND_NULL || !json_get(*settings, name))
+		json_set(*settings, name, json_clone(value));
+}
+
+/* Adds what the labels of a metric and the list of models tell. */
+static void add_settings_from_metrics(struct measuring *measuring, struct json **settings)
 {
 	struct client_answer answer;
-	struct json *settings = NULL;
-	measuring_get(measuring, "/metrics", FACTS_TIMEOUT_S, &answer, err);
+	struct json *labels = NULL;
+	struct err err = {0};
+	measuring_get(measuring, "/metrics", FACTS_TIMEOUT_S, &answer, &err);
 	if (answer.http_status == 200)
-		settings = counters_labels(text_str(&answer.body), measuring->target->settings_metric);
+		labels = counters_labels(text_str(&answer.body), measuring->target->settings_metric);
 	text_release(&answer.body);
+	for (void *at = json_first(labels); at; at = json_next(labels, at))
+		add_when_missing(settings, json_iterator_key(at), json_iterator_value(at));
+	json_free(labels);
 	struct json *models = get_document(measuring, "/v1/models", NULL);
 	const struct json *longest = value_at(models, "data.0.max_model_len");
-	if (longest && !settings)
-		settings = json_new_object();
 	if (longest)
-		json_set(settings, "max_model_len", json_clone(longest));
+		add_when_missing(settings, "max_model_len", longest);
 	json_free(models);
-	return settings;
 }
 
 /* The document that tells the settings in effect; NULL when there is none, and err says why. *path is where it was looked for. */
-static struct json *ask_settings(struct measuring *measuring, const char **path, struct err *err)
+static struct json *ask_document(struct measuring *measuring, const char **path, struct err *err)
 {
 	const struct target_ops *target = measuring->target;
 	*path = measuring->engine->readback_path ? measuring->engine->readback_path : target->readback_path;
-	if (!*path)
-		return target->settings_metric ? settings_from_metrics(measuring, err) : NULL;
-	struct json *config = get_document(measuring, *path, err);
-	if (!config && target->readback_path_older && !measuring->engine->readback_path)
-		config = get_document(measuring, target->readback_path_older, NULL);
-	return config;
+	struct json *told = *path ? get_document(measuring, *path, err) : NULL;
+	if (!told && target->readback_path_older && !measuring->engine->readback_path)
+		told = get_document(measuring, target->readback_path_older, NULL);
+	return told;
 }
 
 static void read_settings(struct measuring *measuring)
@@ -87,12 +94,16 @@ static void read_settings(struct measuring *measuring)
 	const char *path;
 	struct err err = {0};
 	char reason[512];
-	struct json *config = ask_settings(measuring, &path, &err);
+	struct json *told = ask_document(measuring, &path, &err);
+	struct json *config = told ? measuring->target->settings(told) : NULL;
+	json_free(told);
+	if (measuring->target->settings_metric)
+		add_settings_from_metrics(measuring, &config);
 	bool needed = path && (measuring->engine->readback_path || !measuring->target->readback_optional);
 	if (!config && needed)
 		measuring_fail(
 			measuring, FAILURE_INACTIVE, "inactive: %s does not tell the settings in effect (%.200s)", path, err.text);
-	else if (config && !target_settings_active(measuring->target, measuring->arm, config, reason))
+	else if (config && !target_settings_active(measuring->target, measuring->engine, measuring->arm, config, reason))
 		measuring_fail(measuring, FAILURE_INACTIVE, "%s", reason);
 	int64_t vocabulary = json_int(json_get(json_get(config, "model"), "vocab"), 0);
 	if (vocabulary > 0 && vocabulary <= INT32_MAX)
@@ -144,7 +155,7 @@ double measuring_read_accept_length(struct measuring *measuring)
 	if (!target->accept_length_key)
 		return 0;
 	const char *path;
-	struct json *told = ask_settings(measuring, &path, NULL);
+	struct json *told = ask_document(measuring, &path, NULL);
 	double length = json_number(value_at(told, target->accept_length_key), 0);
 	json_free(told);
 	return length;

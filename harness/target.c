@@ -8,8 +8,6 @@
 #include "base/mem.h"
 #include "harness/target_common.h"
 
-#define ENVIRONMENT_SWITCH "env:"
-
 void string_vector_add_owned(struct string_vector *vector, char *item)
 {
 	/* Room is kept for the final NULL that execve needs. */
@@ -136,7 +134,7 @@ static void add_switch(struct string_vector *out, const struct target_ops *ops, 
 			string_vector_add(out, json_bool(value, false) ? "true" : "false");
 		} else if (json_bool(value, false))
 			string_vector_add(out, name);
-		else if (text_starts_with(name, "--")) {
+		else if (!ops->false_is_silent && text_starts_with(name, "--")) {
 			text_printf(&text, "--no-%s", name + 2);
 			string_vector_add_owned(out, text_take(&text));
 		}
@@ -210,7 +208,7 @@ enum status target_command(const struct target_launch *launch, struct string_vec
 			continue;
 		if (!switch_of_setting(ops, engine, setting->knob, name))
 			status = err_set(err, STATUS_INPUT, "knob '%s' has no switch: name one in engine.flags", setting->knob);
-		else if (!text_starts_with(name, ENVIRONMENT_SWITCH))
+		else if (!text_starts_with(name, TARGET_VARIABLE))
 			add_switch(out, ops, name, setting->value);
 	}
 	if (!status && out->count > TARGET_ARGUMENTS_MAX)
@@ -227,7 +225,7 @@ void target_switches(const struct experiment *experiment, const struct arm *arm,
 		char name[64];
 		if (!chooses_engine(arm, setting) && json_kind_of(setting->value) != JSON_KIND_NULL &&
 			switch_of_setting(target_of_engine(engine), engine, setting->knob, name) &&
-			!text_starts_with(name, ENVIRONMENT_SWITCH))
+			!text_starts_with(name, TARGET_VARIABLE))
 			string_vector_add(out, name);
 	}
 }
@@ -240,6 +238,8 @@ enum status target_environment(const struct target_launch *launch, struct string
 		return err_set(err, STATUS_INPUT, "unknown adapter '%s'", engine->adapter);
 	enum status status = STATUS_OK;
 	struct text prefix = {0};
+	if (ops->settings_variable)
+		string_vector_add(out, ops->settings_variable);
 	for (size_t i = 0; i < engine->n_env && !status; i++) {
 		text_clear(&prefix);
 		text_printf(&prefix, "%s=", engine->env[i].name);
@@ -248,12 +248,12 @@ enum status target_environment(const struct target_launch *launch, struct string
 	for (size_t i = 0; i < launch->arm->n_settings && !status; i++) {
 		const struct knob_value *setting = &launch->arm->settings[i];
 		char name[64];
-		if (!switch_of_setting(ops, engine, setting->knob, name) || !text_starts_with(name, ENVIRONMENT_SWITCH))
+		if (!switch_of_setting(ops, engine, setting->knob, name) || !text_starts_with(name, TARGET_VARIABLE))
 			continue;
 		if (json_kind_of(setting->value) == JSON_KIND_NULL)
 			continue;
 		text_clear(&prefix);
-		text_printf(&prefix, "%s=", name + strlen(ENVIRONMENT_SWITCH));
+		text_printf(&prefix, "%s=", name + strlen(TARGET_VARIABLE));
 		target_value_text(setting->value, &prefix);
 		string_vector_add(out, text_str(&prefix));
 	}
@@ -261,7 +261,7 @@ enum status target_environment(const struct target_launch *launch, struct string
 	return status;
 }
 
-/* "8", 8 and 8.0 are one value; so are true and "true". */
+/* "8", 8 and 8.0 are one value; so are true, "true" and "1", and false and "0". */
 static bool same_value(const struct json *requested, const struct json *effective)
 {
 	if (json_same(requested, effective))
@@ -271,6 +271,8 @@ static bool same_value(const struct json *requested, const struct json *effectiv
 	target_value_text(effective, &right);
 	double a, b;
 	bool same = text_equal(text_str(&left), text_str(&right));
+	if (!same && json_kind_of(effective) == JSON_KIND_BOOL)
+		same = text_equal(text_str(&left), json_bool(effective, false) ? "1" : "0");
 	if (!same && text_to_double(text_str(&left), &a) && text_to_double(text_str(&right), &b))
 		same = fabs(a - b) <= 1e-9 * fmax(fabs(a), fabs(b)); /* far below any step of a setting, above rounding in print */
 	text_release(&left);
@@ -278,21 +280,60 @@ static bool same_value(const struct json *requested, const struct json *effectiv
 	return same;
 }
 
-bool target_settings_active(const struct target_ops *ops, const struct arm *arm, const struct json *config, char reason[512])
+/* Engines tell a choice in full or in short ("mtp" for "deepseek_mtp"), or as a number that stands for its name. */
+static bool same_member(const struct json *requested, const struct json *effective)
+{
+	const char *asked = json_text(requested), *told = json_text(effective);
+	if (asked && told)
+		return strcasestr(asked, told) || strcasestr(told, asked);
+	bool comparable = json_kind_of(effective) != JSON_KIND_OBJECT && json_kind_of(effective) != JSON_KIND_ARRAY &&
+		(!asked || text_to_double(asked, &(double){0}));
+	return !effective || !comparable || same_value(requested, effective);
+}
+
+/* Of an object, the members that were asked for; those that the engine filled in or does not tell are its own affair. */
+static bool same_setting(const struct target_ops *ops, const struct json *requested, const struct json *effective)
+{
+	bool same = same_value(requested, effective);
+	if (!same && json_kind_of(requested) == JSON_KIND_OBJECT && json_kind_of(effective) == JSON_KIND_OBJECT) {
+		same = true;
+		for (void *at = json_first(requested); at && same; at = json_next(requested, at))
+			same = same_member(json_iterator_value(at), json_get(effective, json_iterator_key(at)));
+	}
+	for (size_t i = 0; i < ops->n_aliases && !same; i++)
+		same = text_equal(json_text(requested), ops->aliases[i].name) &&
+			text_equal(json_text(effective), ops->aliases[i].value);
+	return same;
+}
+
+/* The value that the engine tells of a knob; NULL: none. */
+static const struct json *value_told(
+	const struct target_ops *ops, const struct engine_spec *engine, const struct json *config, const char *knob)
+{
+	for (size_t i = 0; i < engine->n_flags; i++)
+		if (text_equal(engine->flags[i].name, knob)) {
+			const struct json *value = target_effective_of_switch(config, engine->flags[i].value);
+			return value ? value : ops->effective(ops, config, knob);
+		}
+	return ops->effective(ops, config, knob);
+}
+
+bool target_settings_active(const struct target_ops *ops, const struct engine_spec *engine, const struct arm *arm,
+	const struct json *config, char reason[512])
 {
 	for (size_t i = 0; i < arm->n_settings; i++) {
 		const struct knob_value *setting = &arm->settings[i];
 		if (json_kind_of(setting->value) == JSON_KIND_NULL || text_equal(json_text(setting->value), "auto") ||
 			chooses_engine(arm, setting))
 			continue;
-		const struct json *effective = ops->effective(ops, config, setting->knob);
+		const struct json *effective = value_told(ops, engine, config, setting->knob);
 		if (!effective && ops->identity != TARGET_IDENTITY_NONCE)
 			continue;
 		if (!effective) {
 			snprintf(reason, 512, "inactive: the engine does not report %s", setting->knob);
 			return false;
 		}
-		if (same_value(setting->value, effective))
+		if (same_setting(ops, setting->value, effective))
 			continue;
 		struct text text = {0};
 		target_value_text(effective, &text);

@@ -8,6 +8,7 @@ const struct target_ops target_attach = {
 	.identity = TARGET_IDENTITY_NONE,
 	.add_address = target_add_no_address,
 	.switch_of = target_switch_from_table,
+	.settings = target_settings_as_told,
 	.effective = target_effective_nowhere,
 	.explain = target_explain_from_patterns,
 };

@@ -73,6 +73,7 @@ const struct target_ops target_builtin = {
 	.tells_version = true,
 	.add_address = target_add_host_and_port,
 	.switch_of = target_switch_from_spelling,
+	.settings = target_settings_as_told,
 	.effective = target_effective_settings,
 	.explain = explain,
 };

@@ -11,6 +11,7 @@ const struct target_ops target_command_line = {
 	.identity = TARGET_IDENTITY_SOCKET,
 	.add_address = target_add_no_address,
 	.switch_of = target_switch_from_table,
+	.settings = target_settings_as_told,
 	.effective = target_effective_settings,
 	.explain = target_explain_from_patterns,
 };

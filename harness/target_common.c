@@ -37,6 +37,11 @@ bool target_switch_from_spelling(const struct target_ops *ops, const char *knob,
 	return len < 64;
 }
 
+struct json *target_settings_as_told(const struct json *told)
+{
+	return json_clone(told);
+}
+
 const struct json *target_effective_settings(const struct target_ops *ops, const struct json *config, const char *knob)
 {
 	const struct json *setting = json_get(json_get(config, "settings"), knob);
@@ -46,9 +51,15 @@ const struct json *target_effective_settings(const struct target_ops *ops, const
 const struct json *target_effective_by_switch(const struct target_ops *ops, const struct json *config, const char *knob)
 {
 	char name[64];
-	if (!ops->switch_of(ops, knob, name))
-		return NULL;
-	char *key = name + strspn(name, "-");
+	return ops->switch_of(ops, knob, name) ? target_effective_of_switch(config, name) : NULL;
+}
+
+const struct json *target_effective_of_switch(const struct json *config, const char *name)
+{
+	char key[64];
+	if (text_starts_with(name, TARGET_VARIABLE))
+		return json_get(json_get(config, "env"), name + strlen(TARGET_VARIABLE));
+	snprintf(key, sizeof(key), "%s", name + strspn(name, "-"));
 	for (char *c = key; *c; c++)
 		if (*c == '-')
 			*c = '_';

@@ -106,9 +106,9 @@ static void switches_are_found_as_whole_words(void **state)
 	read_golden("vllm_help.txt", &help);
 	const char *text = text_str(&help);
 	assert_true(help_names_switch(text, "--max-num-seqs"));
-	assert_true(help_names_switch(text, "--no-enable-prefix-caching"));
+	assert_true(help_names_switch(text, "--no-enable-prefix-caching")); /* listed as --disable-prefix-caching */
 	assert_true(help_names_switch(text, "--async-scheduling"));
-	assert_true(help_names_switch(text, "--no-max-num-seqs"));
+	assert_false(help_names_switch(text, "--no-max-num-seqs"));
 	assert_false(help_names_switch(text, "--max-num"));
 	assert_false(help_names_switch(text, "--num-seqs"));
 	assert_false(help_names_switch(text, "--mem-fraction-static"));
@@ -138,7 +138,7 @@ static void a_switch_that_help_does_not_list_is_refused_before_anything_is_launc
 {
 	struct err err = {0};
 	assert_int_equal(check_help("llamacpp", "--parallel", &err), STATUS_OK);
-	assert_int_equal(check_help("sglang", "--cuda-graph-max-bs", &err), STATUS_OK);
+	assert_int_equal(check_help("sglang", "--cuda-graph-max-bs-decode", &err), STATUS_OK);
 	assert_int_equal(check_help("sglang", "--frobnicate", &err), STATUS_INPUT);
 	assert_non_null(strstr(err.text, "uses --frobnicate, which the engine's --help does not list"));
 	err = (struct err){0};
@@ -200,6 +200,8 @@ static void settings_that_vllm_and_llama_server_tell_otherwise_are_inactive(void
 	} cases[] = {
 		{"vllm", "{\"mem_fraction\": 0.9}", "{\"factors\": {\"mem_fraction\": [0.9, 0.8]}, \"aa_twin\": false}",
 			"inactive: mem_fraction=0.9 was asked, 0.5 is in effect"},
+		{"vllm", "{\"max_num_seqs\": 64}", "{\"factors\": {\"max_num_seqs\": [64, 32]}, \"aa_twin\": false}",
+			"inactive: max_num_seqs=64 was asked, 160 is in effect"},
 		{"llamacpp", "{\"parallel\": 4}", "{\"factors\": {\"parallel\": [4, 8]}, \"aa_twin\": false}",
 			"inactive: parallel=4 was asked, 1 is in effect"},
 	};
@@ -252,7 +254,7 @@ static void a_run_on_sglang_has_its_settings_from_either_path(void **state)
 		struct launch_result result;
 		measure_stub("sglang", stubs[i], "{\"graph_max_bs\": 32}",
 			"{\"factors\": {\"graph_max_bs\": [32, 8]}, \"aa_twin\": false}", &result);
-		assert_int_equal(json_int(json_get(result.effective_config, "cuda_graph_max_bs"), 0), 32);
+		assert_int_equal(json_int(json_get(result.effective_config, "cuda_graph_max_bs_decode"), 0), 32);
 		assert_string_equal(json_text(json_get(result.probes, "engine_version")), "0.5.4");
 		assert_true(result.runs[1].counted && result.runs[1].counters.generated == 48);
 		assert_true(result.runs[1].counters.accept_length == 2.5);
@@ -264,7 +266,7 @@ static void resolved_arguments_of_sglang_are_compared(void **state)
 {
 	struct text text = {0};
 	struct json *info = NULL;
-	read_golden("sglang_server_info.json", &text);
+	read_golden("sglang_server_info_0_5_4.json", &text);
 	assert_int_equal(json_parse(text_str(&text), text.len, "info", &info, NULL), STATUS_OK);
 	assert_int_equal(json_int(target_sglang.effective(&target_sglang, info, "graph_max_bs"), 0), 128);
 	assert_int_equal(json_int(target_sglang.effective(&target_sglang, info, "tp"), 0), 2);

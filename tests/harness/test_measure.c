@@ -272,7 +272,7 @@ static void other_engines_are_driven_by_their_own_names_and_words(void **state)
 		{"vllm", "{\"mem_fraction\": 0.9}", "{\"factors\": {\"mem_fraction\": [0.9, 0.8]}, \"aa_twin\": false}",
 			"--gpu-memory-utilization\",\"0.9\""},
 		{"sglang", "{\"graph_max_bs\": 32}", "{\"factors\": {\"graph_max_bs\": [32, 8]}, \"aa_twin\": false}",
-			"--cuda-graph-max-bs\",\"32\""},
+			"--cuda-graph-max-bs-decode\",\"32\""},
 		{"llamacpp", "{\"parallel\": 4}", "{\"factors\": {\"parallel\": [4, 8]}, \"aa_twin\": false}",
 			"--parallel\",\"4\""},
 	};

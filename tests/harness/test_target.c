@@ -111,7 +111,8 @@ static void external_engines_have_their_own_names(void **state)
 	const char *command[] = {"s"};
 	set_up(&fixture, "sglang", command, 1, "{\"graph_max_bs\":128,\"mem_fraction\":0.88}");
 	expect_arguments(&fixture,
-		"[\"s\",\"--host\",\"127.0.0.1\",\"--port\",\"4242\",\"--cuda-graph-max-bs\",\"128\",\"--mem-fraction-static\",\"0."
+		"[\"s\",\"--host\",\"127.0.0.1\",\"--port\",\"4242\",\"--cuda-graph-max-bs-decode\",\"128\",\"--mem-fraction-"
+		"static\",\"0."
 		"88\"]");
 	set_up(&fixture, "vllm", command, 1, "{\"mem_fraction\":0.9,\"max_num_seqs\":64}");
 	expect_arguments(&fixture,
@@ -163,7 +164,7 @@ static bool is_active(const struct target_ops *ops, const char *values, const ch
 	set_up(&fixture, ops->name, NULL, 0, values);
 	assert_int_equal(json_parse(config_text, strlen(config_text), "config", &config, NULL), STATUS_OK);
 	reason[0] = '\0';
-	bool active = target_settings_active(ops, &fixture.arm, config, reason);
+	bool active = target_settings_active(ops, &fixture.experiment.engine, &fixture.arm, config, reason);
 	json_free(config);
 	json_free(fixture.values);
 	return active;

@@ -141,10 +141,19 @@ static void serve_get(struct stub *stub, int fd, const char *path)
 		serve_metrics(stub, fd);
 	} else if (text_equal(path, "/version") && text_equal(stub->dialect, "vllm")) {
 		stub_answer(fd, 200, "application/json", "{\"version\":\"0.12.0\"}");
+	} else if (text_equal(path, "/server_info") && text_equal(stub->dialect, "vllm") && !stub->older &&
+		getenv("VLLM_SERVER_DEV_MODE")) {
+		struct text text = {0};
+		text_printf(&text,
+			"{\"vllm_config\":{\"cache_config\":{\"gpu_memory_utilization\":%g},\"scheduler_config\":{\"max_num_seqs\":"
+			"%lld}},\"vllm_env\":{}}",
+			stub->config_lies ? 0.5 : stub->mem_fraction, stub->config_lies ? 160 : stub->graph_max_bs);
+		stub_answer(fd, 200, "application/json", text_str(&text));
+		text_release(&text);
 	} else if (text_equal(path, stub->older ? "/get_server_info" : "/server_info") && text_equal(stub->dialect, "sglang")) {
 		struct text text = {0};
 		text_printf(&text,
-			"{\"cuda_graph_max_bs\":%lld,\"mem_fraction_static\":%g,\"version\":\"0.5.4\",\"internal_states\":"
+			"{\"cuda_graph_max_bs_decode\":%lld,\"mem_fraction_static\":%g,\"version\":\"0.5.4\",\"internal_states\":"
 			"[{\"avg_spec_accept_length\":2.5}]}",
 			stub->config_lies ? 160 : stub->graph_max_bs, stub->mem_fraction);
 		stub_answer(fd, 200, "application/json", text_str(&text));
@@ -287,9 +296,10 @@ int stub_server_run(int argc, char **argv)
 		{"fraud", OPTION_STRING, &stub.fraud, 0, 0, "NAME", "looks better than it is"},
 		{"request-log", OPTION_STRING, &stub.request_log, 0, 0, "FILE", "one line per POST"},
 		{"dialect", OPTION_STRING, &stub.dialect, 0, 0, "NAME", "vllm, sglang, llamacpp: their ways of telling things"},
-		{"cuda-graph-max-bs", OPTION_I64, &stub.graph_max_bs, 0, 1e6, "N", "SGLang's name"},
+		{"cuda-graph-max-bs-decode", OPTION_I64, &stub.graph_max_bs, 0, 1e6, "N", "SGLang's name"},
 		{"mem-fraction-static", OPTION_DOUBLE, &stub.mem_fraction, 0, 1, "F", "SGLang's name"},
 		{"gpu-memory-utilization", OPTION_DOUBLE, &stub.mem_fraction, 0, 1, "F", "vLLM's name"},
+		{"max-num-seqs", OPTION_I64, &stub.graph_max_bs, 0, 1e6, "N", "vLLM's name of something else"},
 		{"n_threads", OPTION_I64, &stub.graph_max_bs, 0, 1e6, "N", "llama_cpp.server's name of something else"},
 		{"parallel", OPTION_I64, &stub.graph_max_bs, 0, 1e6, "N", "llama.cpp's name of something else"},
 		{"speculation", OPTION_STRING, &stub.speculation, 0, 0, "off|ngram", "ngram is 4 times as fast"},
