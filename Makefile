@@ -75,7 +75,7 @@ PROGRAMS := $(B)/verdict $(B)/verdict-engine
 
 include kernels/cuda/build.mk
 
-.PHONY: all programs help deps model demo test test-kills test-peers lint format format-check asan ubsan tsan fuzz bench-cpu bench-client install clean results.db
+.PHONY: all programs help deps model demo test test-kills test-peers lint format format-check asan ubsan tsan fuzz bench-cpu bench-client bench-race install clean results.db
 
 all: programs $(if $(filter 1,$(CUDA)),cuda) ## both programs; the GPU side too where nvcc is found
 programs: $(PROGRAMS)
@@ -198,6 +198,9 @@ bench-cpu: programs model ## decode and prefill beside llama.cpp on the same fil
 	$(PYTHON) tools/bench_cpu.py
 
 bench-client: $(B)/tests/bench/bench_client ## what one event of a token stream costs the client of the harness
+	$<
+
+bench-race: $(B)/tests/bench/bench_race ## launches that a race needs against a fixed design, with servers really launched
 	$<
 
 # --- keeping it clean ------------------------------------------------------------------------------------------------
