@@ -190,10 +190,28 @@ static enum status take(struct prompt_array *array, char c, struct err *err)
 	return take_inside(array, c, err);
 }
 
+/* Bytes from the front that are nothing but words of a text: most of a file is, and it is taken in one go. */
+static size_t words_ahead(const struct prompt_array *array, const char *bytes, size_t len)
+{
+	size_t room = PROMPT_ENTRY_BYTES_MAX - array->entry.len, n = 0;
+	if (array->where != INSIDE || !array->in_text || array->after_backslash)
+		return 0;
+	len = len < room ? len : room;
+	while (n < len && bytes[n] != '"' && bytes[n] != '\\' && bytes[n] != '\n')
+		n++;
+	return n;
+}
+
 enum status prompt_array_feed(struct prompt_array *array, const char *bytes, size_t len, struct err *err)
 {
 	enum status status = STATUS_OK;
 	for (size_t i = 0; i < len && !status; i++) {
+		size_t words = words_ahead(array, bytes + i, len - i);
+		text_append(&array->entry, bytes + i, words);
+		array->column += (int)words;
+		i += words;
+		if (i == len)
+			break;
 		status = take(array, bytes[i], err);
 		array->column = bytes[i] == '\n' ? 0 : array->column + 1;
 		array->line += bytes[i] == '\n';
