@@ -11,11 +11,10 @@
 
 #define NS_PER_S 1000000000LL
 #define ATTEMPTS 3
-#define APART_NS_MAX \
-	20000 /* between the two readings around the wall clock's; three take 0.1 µs unless something comes between \
-	       */
-#define STEP_NS \
-	1000000 /* slewing moves the clocks apart by 0.5 µs in a millisecond at most; more than this is a clock that was set */
+/* Between the two readings around the wall clock's; three take 0.1 µs unless something comes between. */
+#define APART_NS_MAX 20000
+/* Slewing moves the clocks apart by 0.5 µs in a millisecond at most; more than this is a clock that was set. */
+#define STEP_NS 1000000
 
 void arrival_ask(int fd)
 {

@@ -50,8 +50,9 @@ static enum status measure(struct run_command *command, struct err *err)
 {
 	struct session *session = &command->session;
 	bool resumed = false;
-	enum status status = store_begin_experiment(session->store, session->experiment, &session->machine, &session->build,
-		session_model_name(session), session->model_hash, command->resume, &session->experiment_id, &resumed, err);
+	const struct store_subject subject = {&session->machine, &session->build, session_model_name(session), session->model_hash};
+	enum status status = store_begin_experiment(
+		session->store, session->experiment, &subject, command->resume, &session->experiment_id, &resumed, err);
 	return status ? status : session_measure(session, resumed, err);
 }
 

@@ -24,9 +24,13 @@ static struct launch_cell *select_cells(const struct looks *looks, int from, int
 	return selected;
 }
 
-/* Judges the cells of blocks [from, to) under one workload. confirming: see struct verdict_input. */
-static enum status judge_workload(const struct looks *looks, int workload, int from, int to, int confirming,
-	struct verdict_row *rows, size_t *n_rows, struct err *err)
+/* Which launches are judged: those of blocks [from, to). confirming: see struct verdict_input. */
+struct span {
+	int from, to, confirming;
+};
+
+static enum status judge_workload(
+	const struct looks *looks, int workload, struct span span, struct verdict_row *rows, size_t *n_rows, struct err *err)
 {
 	const struct experiment *experiment = looks->experiment;
 	double twins[KNOWN_TWINS_MAX];
@@ -35,15 +39,15 @@ static enum status judge_workload(const struct looks *looks, int workload, int f
 	size_t n_twins = 0, n_cells;
 	enum status status = STATUS_OK;
 	if (looks->known_twins)
-		status = looks->known_twins(looks->ctx, workload, to - from, twins, KNOWN_TWINS_MAX, &n_twins, err);
-	struct launch_cell *cells = select_cells(looks, from, to, &n_cells);
+		status = looks->known_twins(looks->ctx, workload, span.to - span.from, twins, KNOWN_TWINS_MAX, &n_twins, err);
+	struct launch_cell *cells = select_cells(looks, span.from, span.to, &n_cells);
 	const struct verdict_input input = {.experiment = experiment,
 		.cells = cells,
 		.n_cells = n_cells,
-		.n_looks = confirming ? 1 : experiment->protocol.level_looks,
+		.n_looks = span.confirming ? 1 : experiment->protocol.level_looks,
 		.aa_effects = twins,
 		.n_aa_effects = n_twins,
-		.confirming = confirming,
+		.confirming = span.confirming,
 		.launch_sd = looks->launch_sd};
 	*n_rows = 0;
 	if (!status)
@@ -58,7 +62,7 @@ static enum status judge_all(const struct looks *looks, int blocks, struct verdi
 	*n_rows = 0;
 	for (int workload = 0; workload < looks->experiment->n_workloads && !status; workload++) {
 		size_t n = 0;
-		status = judge_workload(looks, workload, 0, blocks, 0, rows + *n_rows, &n, err);
+		status = judge_workload(looks, workload, (struct span){.to = blocks}, rows + *n_rows, &n, err);
 		*n_rows += n;
 	}
 	return status;
@@ -159,7 +163,8 @@ enum status looks_confirm(
 		size_t n_fresh = 0;
 		if (rows[i].arm != winner)
 			continue;
-		status = judge_workload(looks, rows[i].workload, from_block, from_block + blocks, winner, fresh, &n_fresh, err);
+		const struct span span = {from_block, from_block + blocks, winner};
+		status = judge_workload(looks, rows[i].workload, span, fresh, &n_fresh, err);
 		for (size_t k = 0; k < n_fresh && !status; k++)
 			if (fresh[k].arm == winner) {
 				rows[i] = fresh[k];

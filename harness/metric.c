@@ -233,6 +233,20 @@ static double steady_tokens_per_second(const struct run_result *run, int concurr
 	return ns > 0 && full > 0 ? tokens / (ns / NS_PER_S) : NAN;
 }
 
+/* Servers that tell neither for each request count both for all. */
+static void take_counters(const struct run_result *run, struct run_metrics *out)
+{
+	const struct run_counters *counters = &run->counters;
+	if (run->counted && isnan(out->cached_frac) && counters->looked_up > 0 && counters->cached >= 0)
+		out->cached_frac = round(counters->cached) / round(counters->looked_up);
+	if (run->counted && isnan(out->accept_frac) && counters->drafted > 0 && counters->accepted >= 0)
+		out->accept_frac = round(counters->accepted) / round(counters->drafted);
+	out->accept_length = run->counted && counters->rounds > 0 && counters->accepted >= 0
+		? 1 + counters->accepted / counters->rounds
+		: counters->accept_length > 0 ? counters->accept_length
+					      : NAN;
+}
+
 /* Counts, and rates over the span of the run's good requests, whose seconds are returned; NaN when there is none. */
 static double sum_up(const struct run_result *run, struct run_metrics *out)
 {
@@ -263,21 +277,7 @@ static double sum_up(const struct run_result *run, struct run_metrics *out)
 		}
 	}
 	out->completed_frac = run->n_requests ? (double)good / (double)run->n_requests : NAN;
-	/* Servers that tell neither for each request count both for all. */
-	const struct run_counters *counters = &run->counters;
-	if (run->counted && !cached_of && counters->looked_up > 0 && counters->cached >= 0) {
-		cached = llround(counters->cached);
-		cached_of = llround(counters->looked_up);
-	}
-	if (run->counted && !drafted && counters->drafted > 0 && counters->accepted >= 0) {
-		accepted = llround(counters->accepted);
-		drafted = llround(counters->drafted);
-	}
 	out->cached_frac = cached_of ? (double)cached / (double)cached_of : NAN;
-	out->accept_length = run->counted && counters->rounds > 0 && counters->accepted >= 0
-		? 1 + counters->accepted / counters->rounds
-		: counters->accept_length > 0 ? counters->accept_length
-					      : NAN;
 	out->accept_frac = drafted ? (double)accepted / (double)drafted : NAN;
 	double seconds = good && last_ns > first_ns ? (double)(last_ns - first_ns) / NS_PER_S : NAN;
 	/* A request whose server did not count would make the rate too low; no rate is better than a wrong one. */
@@ -357,6 +357,7 @@ void run_metrics_compute(const struct run_result *run, int concurrency, struct r
 {
 	*out = (struct run_metrics){0};
 	double seconds = sum_up(run, out);
+	take_counters(run, out);
 	count_goodput(run, seconds, out);
 	take_latencies(run, out);
 	out->steady_tps = steady_tokens_per_second(run, concurrency);

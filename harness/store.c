@@ -98,8 +98,8 @@ void store_close_unless_used(struct store *store)
 
 /* --- writing -------------------------------------------------------------------------------------------------------- */
 
-static enum status find_resumable(struct store *store, const struct experiment *experiment, const char *machine, const char *build,
-	const char *model, int64_t *id, bool *found, struct err *err)
+static enum status find_resumable(struct store *store, const struct experiment *experiment, const struct store_subject *subject,
+	int64_t *id, bool *found, struct err *err)
 {
 	struct sql_statement *statement = NULL;
 	enum status status = sql_prepare(store->sql,
@@ -111,9 +111,9 @@ static enum status find_resumable(struct store *store, const struct experiment *
 	*found = false;
 	if (!status) {
 		sql_bind_text(statement, experiment->hash);
-		sql_bind_text(statement, machine);
-		sql_bind_text(statement, build);
-		sql_bind_text(statement, model ? model : "");
+		sql_bind_text(statement, subject->machine->hash);
+		sql_bind_text(statement, subject->build->hash);
+		sql_bind_text(statement, subject->model_hash ? subject->model_hash : "");
 		status = sql_step(statement, found, err);
 	}
 	if (*found)
@@ -122,18 +122,17 @@ static enum status find_resumable(struct store *store, const struct experiment *
 	return status;
 }
 
-enum status store_begin_experiment(struct store *store, const struct experiment *experiment, const struct machine_facts *machine,
-	const struct build_facts *build, const char *model_name, const char *model_hash, bool resume, int64_t *experiment_id,
-	bool *resumed, struct err *err)
+enum status store_begin_experiment(struct store *store, const struct experiment *experiment, const struct store_subject *subject,
+	bool resume, int64_t *experiment_id, bool *resumed, struct err *err)
 {
 	*resumed = false;
 	enum status status = sql_begin(store->sql, err);
 	if (status)
 		return status;
 	if (resume)
-		status = find_resumable(store, experiment, machine->hash, build->hash, model_hash, experiment_id, resumed, err);
+		status = find_resumable(store, experiment, subject, experiment_id, resumed, err);
 	if (!status && !*resumed) {
-		struct json *record = record_head(experiment, machine, build, model_name, model_hash, clock_realtime_ns());
+		struct json *record = record_head(experiment, subject, clock_realtime_ns());
 		status = store_insert_head(store, record, false, experiment_id, err);
 		json_free(record);
 	}

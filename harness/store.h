@@ -32,11 +32,17 @@ struct build_facts {
 	const char *program, *version; /* of the engine under test */
 };
 
+/* What an experiment measures, and where. */
+struct store_subject {
+	const struct machine_facts *machine;
+	const struct build_facts *build;
+	const char *model_name, *model_hash; /* NULL: unknown */
+};
+
 /* Starts a new experiment record, or with resume finds the newest one measured here with the same experiment, machine, build and
  * model hashes; *resumed says which. A record that is already finished is resumed too: there is nothing left to launch then. */
-enum status store_begin_experiment(struct store *store, const struct experiment *experiment, const struct machine_facts *machine,
-	const struct build_facts *build, const char *model_name, const char *model_hash, bool resume, int64_t *experiment_id,
-	bool *resumed, struct err *err);
+enum status store_begin_experiment(struct store *store, const struct experiment *experiment, const struct store_subject *subject,
+	bool resume, int64_t *experiment_id, bool *resumed, struct err *err);
 
 /* Makes this program the one that measures the experiment, until it claims another or closes the store. STATUS_UNAVAILABLE: another
  * one does; two would disturb each other's launches and save the same ones. Seen on one machine only. */

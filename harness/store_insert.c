@@ -128,43 +128,51 @@ enum status store_insert_head(
 	return status;
 }
 
-/* Inserts child rows after setting their foreign key; their own ids go to ids where it is not NULL. */
-static enum status insert_with_parent(struct store *store, const char *table, const char *const *columns, const char *parent,
-	int64_t parent_id, const struct json *object, int64_t *id, struct err *err)
+/* A table whose rows belong to those of another, and the column that says to which. */
+struct child_table {
+	const char *name;
+	const char *const *columns;
+	const char *parent;
+};
+
+/* Inserts a row after setting its foreign key; its own id goes to id where that is not NULL. */
+static enum status insert_with_parent(struct store *store, const struct child_table *table, int64_t parent_id,
+	const struct json *object, int64_t *id, struct err *err)
 {
 	struct json *row = json_kind_of(object) == JSON_KIND_OBJECT ? json_clone(object) : json_new_object();
-	json_set(row, parent, json_new_integer(parent_id));
-	enum status status = sql_insert(store->sql, table, columns, row, id, err);
+	json_set(row, table->parent, json_new_integer(parent_id));
+	enum status status = sql_insert(store->sql, table->name, table->columns, row, id, err);
 	json_free(row);
 	return status;
 }
 
 enum status store_insert_launch(struct store *store, int64_t experiment_id, const struct json *launch, struct err *err)
 {
+	const struct child_table launch_table = {"launch", rows_launch, "experiment_id"},
+				 run_table = {"run", rows_run, "launch_id"}, request_table = {"request", rows_request, "run_id"};
 	const struct json *runs = json_get(launch, "runs");
 	int64_t launch_id = 0;
-	enum status status =
-		insert_with_parent(store, "launch", rows_launch, "experiment_id", experiment_id, launch, &launch_id, err);
+	enum status status = insert_with_parent(store, &launch_table, experiment_id, launch, &launch_id, err);
 	for (size_t i = 0; i < json_count(runs) && !status; i++) {
 		const struct json *requests = json_get(json_at(runs, i), "requests");
 		int64_t run_id = 0;
-		status = insert_with_parent(store, "run", rows_run, "launch_id", launch_id, json_at(runs, i), &run_id, err);
+		status = insert_with_parent(store, &run_table, launch_id, json_at(runs, i), &run_id, err);
 		for (size_t k = 0; k < json_count(requests) && !status; k++)
-			status = insert_with_parent(
-				store, "request", rows_request, "run_id", run_id, json_at(requests, k), NULL, err);
+			status = insert_with_parent(store, &request_table, run_id, json_at(requests, k), NULL, err);
 	}
 	return status;
 }
 
 enum status store_insert_extension(struct store *store, int64_t experiment_id, const struct json *extension, struct err *err)
 {
-	return insert_with_parent(store, "extension", rows_extension, "experiment_id", experiment_id, extension, NULL, err);
+	const struct child_table table = {"extension", rows_extension, "experiment_id"};
+	return insert_with_parent(store, &table, experiment_id, extension, NULL, err);
 }
 
 enum status store_insert_confirmation(struct store *store, int64_t experiment_id, const struct json *confirmation, struct err *err)
 {
-	return insert_with_parent(
-		store, "confirmation", rows_confirmation, "experiment_id", experiment_id, confirmation, NULL, err);
+	const struct child_table table = {"confirmation", rows_confirmation, "experiment_id"};
+	return insert_with_parent(store, &table, experiment_id, confirmation, NULL, err);
 }
 
 /* Id of the verdict of this arm and workload, 0 when there is none. *same: it says what the new one says. */

@@ -138,9 +138,10 @@ static void set_machine_name(struct json *row, const struct machine_facts *machi
 	text_release(&name);
 }
 
-struct json *record_head(const struct experiment *experiment, const struct machine_facts *machine, const struct build_facts *build,
-	const char *model_name, const char *model_hash, int64_t started_utc_ns)
+struct json *record_head(const struct experiment *experiment, const struct store_subject *subject, int64_t started_utc_ns)
 {
+	const struct machine_facts *machine = subject->machine;
+	const struct build_facts *build = subject->build;
 	struct json *record = json_new_object(), *machine_row = json_new_object(), *build_row = json_new_object(),
 		    *model_row = json_new_object();
 	struct json *arms = json_new_array(), *workloads = json_new_array();
@@ -150,8 +151,8 @@ struct json *record_head(const struct experiment *experiment, const struct machi
 	set_text(build_row, "hash", build->hash);
 	set_text(build_row, "program", build->program);
 	set_text(build_row, "version", build->version);
-	set_text(model_row, "hash", model_hash ? model_hash : "");
-	set_text(model_row, "name", model_name ? model_name : "");
+	set_text(model_row, "hash", subject->model_hash ? subject->model_hash : "");
+	set_text(model_row, "name", subject->model_name ? subject->model_name : "");
 	for (int i = 0; i < experiment->n_arms; i++)
 		json_append(arms, arm_row(experiment, i));
 	for (int i = 0; i < experiment->n_workloads; i++)

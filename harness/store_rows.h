@@ -19,8 +19,7 @@ extern const char *const rows_experiment[],
 extern const char *const rows_json_columns[];
 
 /* Head of a record: everything but launches and verdicts. started_utc_ns: now. Caller frees. */
-struct json *record_head(const struct experiment *experiment, const struct machine_facts *machine, const struct build_facts *build,
-	const char *model_name, const char *model_hash, int64_t started_utc_ns);
+struct json *record_head(const struct experiment *experiment, const struct store_subject *subject, int64_t started_utc_ns);
 
 struct json *launch_row(const struct experiment *experiment, const struct launch_result *launch); /* with "runs" */
 struct json *verdict_row_json(const struct verdict_row *row, int64_t time_utc_ns);

@@ -7,40 +7,11 @@
 
 #include "harness/compare.h"
 
-#define MIN_EFFECT_CAP_PCT 5.0 /* a noisy machine must not hide effects larger than this */
-#define MIN_EFFECT_KNOWN_MIN 20 /* A/A effects before their spread is believed */
 #define VERDICT_BLOCKS_MIN 3 /* a helped or hurt from fewer launches would not be repeated */
 #define NEEDED_BLOCKS_SAID_MAX 100 /* beyond it a quieter machine is the better advice */
 #define SCREEN_BLOCKS 2
 #define SCREEN_LOSS_PCT 15.0
 #define SCREEN_SDS 6.0
-
-const char *verdict_name(enum verdict verdict)
-{
-	static const char *const names[] = {"helped", "hurt", "neutral", "failed", "void"};
-	return (size_t)verdict < sizeof names / sizeof names[0] ? names[verdict] : "unknown";
-}
-
-double verdict_min_effect(double floor_pct, const double *aa_effects, size_t n)
-{
-	if (n < MIN_EFFECT_KNOWN_MIN)
-		return floor_pct;
-	double *sizes = mem_calloc(n, sizeof *sizes);
-	for (size_t i = 0; i < n; i++)
-		sizes[i] = fabs(aa_effects[i]);
-	double spread = stats_quantile(sizes, n, 0.95);
-	mem_free(sizes);
-	return fmax(floor_pct, fmin(MIN_EFFECT_CAP_PCT, spread));
-}
-
-double verdict_log_half(const struct launch_cell *cells, size_t n_cells, const char *metric, int workload)
-{
-	const struct metric_spec *spec = metric_by_name(metric);
-	double half = NAN;
-	for (size_t i = 0; i < n_cells; i++)
-		half = fmin(half, metric_log_half(spec, cells[i].requests[workload], cells[i].seconds[workload]));
-	return half;
-}
 
 /* One arm while it is being judged. */
 struct judged {
@@ -189,6 +160,13 @@ static double cell_value(const struct judging *judging, const struct launch_cell
 	return limit < 0 ? primary_value(judging, cell) : cell->log_limit[limit][judging->workload];
 }
 
+static double log_half_of(const struct judging *judging, int limit)
+{
+	const struct verdict_rules *rules = &judging->experiment->rules;
+	const char *metric = limit < 0 ? rules->metric : rules->limits[limit].metric;
+	return verdict_log_half(judging->input->cells, judging->input->n_cells, metric, judging->workload);
+}
+
 /* Compares every arm that did not fail over blocks below block_end, on the primary metric (limit -1) or a limit's. */
 static enum status compare_metric(struct judging *judging, int limit, int block_end, struct comparison *out, struct err *err)
 {
@@ -202,10 +180,7 @@ static enum status compare_metric(struct judging *judging, int limit, int block_
 		if (counts && is_good(cell) && !isnan(y) && cell->block < block_end)
 			cells[count++] = (struct stats_cell){cell->arm, cell->block, y};
 	}
-	double log_half = limit < 0 ? judging->log_half
-				    : verdict_log_half(input->cells, input->n_cells,
-					      judging->experiment->rules.limits[limit].metric, judging->workload);
-	return compare_arms(cells, count, judging->experiment->n_arms, judging->n_blocks, log_half, out, err);
+	return compare_arms(cells, count, judging->experiment->n_arms, judging->n_blocks, log_half_of(judging, limit), out, err);
 }
 
 /* Marks arms that lost more than chance allows over the first blocks. known_sd: of one launch; NaN: that of these blocks. */
@@ -506,7 +481,7 @@ static enum status begin(struct judging *judging, const struct verdict_input *in
 		judging->arms[i].applies = experiment->workloads[workload].applies[i];
 	judging->level = input->n_looks > 1 ? stats_pocock_level(experiment->rules.alpha, input->n_looks) : experiment->rules.alpha;
 	judging->min_effect_pct = verdict_min_effect(experiment->rules.min_effect_pct, input->aa_effects, input->n_aa_effects);
-	judging->log_half = verdict_log_half(input->cells, input->n_cells, experiment->rules.metric, workload);
+	judging->log_half = log_half_of(judging, -1);
 	count_cells(judging);
 	compare_fingerprints(judging);
 	return STATUS_OK;

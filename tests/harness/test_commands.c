@@ -66,8 +66,8 @@ static void fill_database(struct fixture *f)
 	size_t n_rows = 0;
 	bool resumed, failed;
 	assert_int_equal(store_open(f->db, &store, NULL), STATUS_OK);
-	assert_int_equal(store_begin_experiment(store, experiment, &machine, &build, "m.gguf", "cc", false, &f->id, &resumed, NULL),
-		STATUS_OK);
+	const struct store_subject subject = {&machine, &build, "m.gguf", "cc"};
+	assert_int_equal(store_begin_experiment(store, experiment, &subject, false, &f->id, &resumed, NULL), STATUS_OK);
 	for (int block = 0; block < 3; block++)
 		for (int arm = 0; arm < 3; arm++) {
 			struct launch_result launch;

@@ -262,9 +262,8 @@ static int open_store(void **state)
 	f->experiment = experiment_from_text("{'name':'demo','matrix':{'factors':{'graph_max_bs':[8,0]},'aa_twin':false},"
 					     "'workloads':[{'name':'w','requests':2,'sampling':{'max_tokens':64}}]}");
 	assert_int_equal(store_open(f->path, &f->store, NULL), STATUS_OK);
-	assert_int_equal(
-		store_begin_experiment(f->store, f->experiment, &machine, &build, "m.gguf", "cc", false, &f->id, &resumed, NULL),
-		STATUS_OK);
+	const struct store_subject subject = {&machine, &build, "m.gguf", "cc"};
+	assert_int_equal(store_begin_experiment(f->store, f->experiment, &subject, false, &f->id, &resumed, NULL), STATUS_OK);
 	for (int block = 0; block < 3; block++)
 		for (int arm = 0; arm < 2; arm++) {
 			struct launch_result launch;

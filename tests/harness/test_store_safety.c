@@ -105,7 +105,8 @@ static void write_in_child(struct store_bed *f)
 	if (store_open(f->path, &store, NULL))
 		_exit(1);
 	f->store = store;
-	if (store_begin_experiment(store, f->experiment, &f->machine, &f->build, "m", "h", false, &f->id, &resumed, NULL))
+	const struct store_subject subject = {&f->machine, &f->build, "m", "h"};
+	if (store_begin_experiment(store, f->experiment, &subject, false, &f->id, &resumed, NULL))
 		_exit(2);
 	for (int i = 0; i < WRITER_LAUNCHES; i++) {
 		struct launch_result launch;

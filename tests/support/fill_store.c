@@ -19,8 +19,8 @@ void fill_store(
 	session.experiment = experiment;
 	assert_int_equal(session_find(&session, NULL), STATUS_OK);
 	assert_int_equal(store_open(db, &session.store, NULL), STATUS_OK);
-	assert_int_equal(store_begin_experiment(session.store, experiment, &session.machine, &session.build,
-				 session_model_name(&session), session.model_hash, false, &session.experiment_id, &resumed, NULL),
+	const struct store_subject subject = {&session.machine, &session.build, session_model_name(&session), session.model_hash};
+	assert_int_equal(store_begin_experiment(session.store, experiment, &subject, false, &session.experiment_id, &resumed, NULL),
 		STATUS_OK);
 	for (int block = 0; block < blocks; block++)
 		for (int arm = 0; arm < experiment->n_arms; arm++) {

@@ -55,8 +55,8 @@ int store_bed_close(void **state)
 
 void store_bed_begin(struct store_bed *f, bool resume, bool *resumed)
 {
-	if (store_begin_experiment(
-		    f->store, f->experiment, &f->machine, &f->build, "m.gguf", "abc", resume, &f->id, resumed, &f->err))
+	const struct store_subject subject = {&f->machine, &f->build, "m.gguf", "abc"};
+	if (store_begin_experiment(f->store, f->experiment, &subject, resume, &f->id, resumed, &f->err))
 		fail_msg("%s", f->err.text);
 }
 
