@@ -6,6 +6,7 @@ extern "C" {
 #include "base/mem.h"
 }
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/batch.cuh"
 #include "kernels/cuda/few.cuh"
 #include "kernels/cuda/gemm.cuh"
 #include "kernels/cuda/upload.cuh"
@@ -53,6 +54,7 @@ static void cuda_destroy(struct kn_backend *backend)
 	if (backend->gemm)
 		gemm_cache_release(backend->gemm);
 	mem_free(backend->gemm);
+	batch_destroy(backend->batch);
 	upload_release(backend->upload);
 	cudaFree(backend->blas_workspace);
 	cudaFree(backend->prepared);
@@ -116,6 +118,8 @@ static enum status cuda_create(const struct kn_options *options, struct kn_backe
 		status = cuda_status(attention_prefill_init(), "attention", err);
 	if (!status && backend->is_hopper)
 		status = cuda_status(attention_prefill_hopper_init(), "attention", err);
+	if (!status && backend->is_hopper)
+		status = batch_create(backend, err);
 	if (status) {
 		cuda_destroy(backend);
 		return status;
@@ -410,6 +414,8 @@ static enum status cuda_matmul(struct kn_backend *backend, const struct kn_matmu
 		return kn_cuda_gemv(backend, args, err);
 	if (n_rows <= FEW_ROWS_MAX && args->w->form != PACK_F32)
 		return kn_cuda_few(backend, args, n_rows, err);
+	if (batch_takes(backend, args, n_rows))
+		return kn_cuda_batch(backend, args, n_rows, err);
 	return kn_cuda_gemm(backend, args, n_rows, err);
 }
 

@@ -21,6 +21,7 @@ struct kn_backend {
 	cublasLtHandle_t blas;
 	void *blas_workspace;
 	struct gemm_cache *gemm;
+	struct batch *batch; /* see batch.cuh; NULL: not this GPU */
 	struct upload *upload; /* made with the first weights */
 	void *prepared; /* [rows_max][cols_max] input of a many-row product, in the weights' type */
 	void *product; /* [rows_max][2 * cols_max] gate and up before SwiGLU, fp32 or bf16 */

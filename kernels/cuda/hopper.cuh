@@ -1,4 +1,4 @@
-/* Instructions of compute capability 9.0 as functions: transaction barriers, bulk copies, warpgroup products.
+/* Instructions of compute capability 9.0 as functions: transaction barriers, clusters, bulk copies, warpgroup products.
  *
  * Sources including this are compiled for sm_90a alone and their kernels launched on such a GPU only (kn_backend.is_hopper).
  * Tiles in shared memory are lines of 128 bytes (64 elements) whose 16-byte pieces are permuted: piece p of line l lies at
@@ -7,6 +7,8 @@
  * 8 * j + lane % 4 * 2 + c. */
 #ifndef KERNELS_CUDA_HOPPER_CUH
 #define KERNELS_CUDA_HOPPER_CUH
+
+#include <cuda.h>
 
 #include "kernels/cuda/mma.cuh"
 
@@ -71,6 +73,41 @@ static __device__ __forceinline__ void publish_shared(void)
 	asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+/* --- clusters of blocks ------------------------------------------------------------------------------------------- */
+
+static __device__ __forceinline__ int cluster_rank(void)
+{
+	int rank;
+	asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+	return rank;
+}
+
+/* All threads of all blocks arrive, and wait before any of them goes on: then each sees what the others wrote to shared memory. */
+static __device__ __forceinline__ void cluster_arrive(void)
+{
+	asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+
+static __device__ __forceinline__ void cluster_wait(void)
+{
+	asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+/* Sixteen bytes of the shared memory of another block of the cluster, from the place that address is in this one. */
+static __device__ __forceinline__ float4 load_from_rank(uint32_t address, int rank)
+{
+	float4 out;
+	asm volatile("{\n"
+		     ".reg .b32 there;\n"
+		     "mapa.shared::cluster.u32 there, %4, %5;\n"
+		     "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n"
+		     "}"
+		     : "=f"(out.x), "=f"(out.y), "=f"(out.z), "=f"(out.w)
+		     : "r"(address), "r"(rank)
+		     : "memory");
+	return out;
+}
+
 /* --- bulk copies to shared memory --------------------------------------------------------------------------------- */
 
 /* Contiguous bytes, a multiple of 16. */
@@ -78,6 +115,28 @@ static __device__ __forceinline__ void bulk_copy(uint32_t to, const void *from, 
 {
 	asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
 		     "r"(bytes), "r"(shared_address(barrier))
+		     : "memory");
+}
+
+#define HOPPER_READ_ONCE 0x12f0000000000000 /* hint to the L2: first to be evicted. Source: what createpolicy gives for it */
+#define HOPPER_READ_OFTEN 0x14f0000000000000 /* last to be evicted */
+
+/* A box of a tensor of four dimensions; elements outside the tensor come as zeros. */
+static __device__ __forceinline__ void tensor_copy(
+	uint32_t to, const CUtensorMap *map, int c0, int c1, int c2, int c3, uint64_t *barrier, uint64_t hint)
+{
+	asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+		     "[%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(to),
+		     "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(shared_address(barrier)), "l"(hint)
+		     : "memory");
+}
+
+/* A box of a matrix; elements outside it come as zeros. */
+static __device__ __forceinline__ void tensor_copy(uint32_t to, const CUtensorMap *map, int c0, int c1, uint64_t *barrier, uint64_t hint)
+{
+	asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+		     "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
+		     "l"(map), "r"(c0), "r"(c1), "r"(shared_address(barrier)), "l"(hint)
 		     : "memory");
 }
 
@@ -142,23 +201,48 @@ template <int N> static __device__ __forceinline__ void products_hold(uint32_t (
 #define D16(i) D8(i), D8(i + 8)
 #define D32(i) D16(i), D16(i + 16)
 #define D64(i) D32(i), D32(i + 32)
-#define R4 "%0,%1,%2,%3"
-#define R8 R4 ",%4,%5,%6,%7"
-#define R16 R8 ",%8,%9,%10,%11,%12,%13,%14,%15"
-#define R32 R16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define R64 \
-	R32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%" \
-	    "60," \
-	    "%61,%62,%63"
+#define R8 "%0,%1,%2,%3,%4,%5,%6,%7"
+#define R12 R8 ",%8,%9,%10,%11"
+#define R16 R12 ",%12,%13,%14,%15"
+#define R24 R16 ",%16,%17,%18,%19,%20,%21,%22,%23"
+#define R32 R24 ",%24,%25,%26,%27,%28,%29,%30,%31"
+#define R48 R32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+#define R56 R48 ",%48,%49,%50,%51,%52,%53,%54,%55"
+#define R64 R56 ",%56,%57,%58,%59,%60,%61,%62,%63"
+#define R96 \
+	R64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92," \
+	    "%93,%94,%95"
+#define R112 R96 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"
 
-/* d = (add ? d : 0) + a * b, both operands in shared memory along the depth; fp16. */
-static __device__ __forceinline__ void product_f16(float (&d)[64], uint64_t a, uint64_t b, int add)
-{
-	asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"
-		     "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" R64 "}, %64, %65, add, 1, 1, 0, 0;\n}"
-		     : D64(0)
-		     : "l"(a), "l"(b), "r"(add));
-}
+/* product_TYPE(d, a, b, add): d = (add ? d : 0) + a * b, both operands in shared memory along the depth, 16 deep, as many columns
+ * as d has pairs of elements. */
+#define PRODUCT(TYPE, COLUMNS, COUNT, REGISTERS, D, A, B, ADD) \
+	static __device__ __forceinline__ void product_##TYPE(float (&d)[COUNT], uint64_t a, uint64_t b, int add) \
+	{ \
+		asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " ADD ", 0;\n" \
+			     "wgmma.mma_async.sync.aligned.m64n" COLUMNS "k16.f32." #TYPE "." #TYPE " {" REGISTERS "}, " A ", " B \
+			     ", add, 1, 1, 0, 0;\n}" \
+			     : D \
+			     : "l"(a), "l"(b), "r"(add)); \
+	}
+#define PRODUCTS(TYPE) \
+	PRODUCT(TYPE, "16", 8, R8, D8(0), "%8", "%9", "%10") \
+	PRODUCT(TYPE, "24", 12, R12, D8(0) COMMA D4(8), "%12", "%13", "%14") \
+	PRODUCT(TYPE, "32", 16, R16, D16(0), "%16", "%17", "%18") \
+	PRODUCT(TYPE, "48", 24, R24, D16(0) COMMA D8(16), "%24", "%25", "%26") \
+	PRODUCT(TYPE, "64", 32, R32, D32(0), "%32", "%33", "%34") \
+	PRODUCT(TYPE, "96", 48, R48, D32(0) COMMA D16(32), "%48", "%49", "%50") \
+	PRODUCT(TYPE, "112", 56, R56, D32(0) COMMA D16(32) COMMA D8(48), "%56", "%57", "%58") \
+	PRODUCT(TYPE, "128", 64, R64, D64(0), "%64", "%65", "%66") \
+	PRODUCT(TYPE, "192", 96, R96, D64(0) COMMA D32(64), "%96", "%97", "%98") \
+	PRODUCT(TYPE, "224", 112, R112, D64(0) COMMA D32(64) COMMA D16(96), "%112", "%113", "%114")
+
+#define COMMA ,
+PRODUCTS(f16)
+PRODUCTS(bf16)
+#undef PRODUCTS
+#undef PRODUCT
+#undef COMMA
 
 /* d += a * b, a in registers, b in shared memory across the depth; fp16. */
 static __device__ __forceinline__ void product_across_f16(float (&d)[32], const uint32_t (&a)[4], uint64_t b)
@@ -180,11 +264,16 @@ static __device__ __forceinline__ void product_across_f16(float (&d)[64], const 
 #undef D16
 #undef D32
 #undef D64
-#undef R4
 #undef R8
+#undef R12
 #undef R16
+#undef R24
 #undef R32
+#undef R48
+#undef R56
 #undef R64
+#undef R96
+#undef R112
 
 /* Gives registers back (a warpgroup that only copies) or takes some (one that multiplies). */
 template <int REGISTERS> static __device__ __forceinline__ void registers_decrease(void)

@@ -187,6 +187,43 @@ static void products_agree_for_every_type_epilogue_and_row_count(void **state)
 			}
 }
 
+/* As many weight rows as make each height of tile the best, with rows of activations at the edges of what a kernel takes. */
+static void products_of_tens_of_rows_agree_in_tiles_of_every_height(void **state)
+{
+	static const struct {
+		int64_t rows, cols;
+		enum kn_epilogue epilogue;
+	} cases[] = {{2000, 200, KN_ADD}, {3000, 328, KN_ADD}, {4096, 200, KN_ADD}, {6100, 136, KN_STORE}, {4112, 200, KN_SWIGLU},
+		{8400, 328, KN_STORE}, {8400, 200, KN_SWIGLU}, {16384, 136, KN_SWIGLU}, {24560, 136, KN_SWIGLU}, {28672, 136, KN_SWIGLU},
+		{28650, 136, KN_STORE}};
+	static const int counts[] = {17, 32, 33, 64, 65, 100, 128};
+	for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++)
+		for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+			uint64_t bytes;
+			int n = counts[i];
+			int64_t rows = cases[c].rows, cols = cases[c].cols;
+			enum dtype type = (c + i) % 2 ? DTYPE_BF16 : DTYPE_F16;
+			void *data = weights(type, rows * cols, &bytes);
+			float *x = normals(7, (size_t)(n * cols)), *before = normals(9, (size_t)(n * rows)),
+			      *a = mem_calloc((size_t)(n * rows), 4), *b = mem_calloc((size_t)(n * rows), 4);
+			struct kn_slice slice = whole(type, data, rows, cols);
+			size_t count = (size_t)(n * rows) / (cases[c].epilogue == KN_SWIGLU ? 2 : 1);
+			run_matmul(&cpu, &slice, x, NULL, cases[c].epilogue, n, false, before, b);
+			run_matmul(&gpu, &slice, x, NULL, cases[c].epilogue, n, false, before, a);
+			double d = distance(a, b, count);
+			if (d > TOLERANCE_ROWS)
+				fail_msg("[%d x %d] rows %d epilogue %d: relative error %g", (int)rows, (int)cols, n,
+					(int)cases[c].epilogue, d);
+			run_matmul(&gpu, &slice, x, NULL, cases[c].epilogue, n, true, before, b);
+			assert_memory_equal(a, b, count * 4);
+			mem_free(data);
+			mem_free(x);
+			mem_free(before);
+			mem_free(a);
+			mem_free(b);
+		}
+}
+
 /* y = up * silu(gate) of x, then out += down * y, with y left to the backend's own form or not. */
 static void run_ffn(const struct side *side, const struct kn_slice *gate_up, const struct kn_slice *down, const float *x,
 	int n_rows, bool linked, float *out)
@@ -525,6 +562,7 @@ int main(int argc, char **argv)
 		cmocka_set_test_filter(argv[1]);
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(products_agree_for_every_type_epilogue_and_row_count),
+		cmocka_unit_test(products_of_tens_of_rows_agree_in_tiles_of_every_height),
 		cmocka_unit_test(a_product_written_for_its_reader_gives_the_same_end),
 		cmocka_unit_test(a_row_has_the_same_bits_among_2_to_16_rows),
 		cmocka_unit_test(attention_agrees_for_steps_of_several_sequences),

@@ -1,0 +1,20 @@
+/* Matrix product for tens of rows on Hopper. */
+#ifndef KERNELS_CUDA_BATCH_CUH
+#define KERNELS_CUDA_BATCH_CUH
+
+#include "kernels/cuda/device.cuh"
+
+#define BATCH_ROWS_MAX 128
+
+/* Whether there is a kernel for a product: at most BATCH_ROWS_MAX rows, weights in bf16 or fp16 whose tiles take up nearly all
+ * processors at once, or that are small, on a GPU with is_hopper. */
+bool batch_takes(const struct kn_backend *backend, const struct kn_matmul *args, int n_rows);
+
+/* A product that batch_takes. */
+enum status kn_cuda_batch(struct kn_backend *backend, const struct kn_matmul *args, int n_rows, struct err *err);
+
+/* Makes backend->batch, on a GPU with is_hopper. */
+enum status batch_create(struct kn_backend *backend, struct err *err);
+void batch_destroy(struct batch *batch);
+
+#endif
