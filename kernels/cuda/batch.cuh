@@ -6,8 +6,8 @@
 
 #define BATCH_ROWS_MAX 128
 
-/* Whether there is a kernel for a product: at most BATCH_ROWS_MAX rows, weights in bf16 or fp16 whose tiles take up nearly all
- * processors at once, or that are small, on a GPU with is_hopper. */
+/* Whether there is a kernel for a product: at most BATCH_ROWS_MAX rows, weights in bf16 or fp16 whose tiles occupy nearly all
+ * processors at once, on a GPU with is_hopper. */
 bool batch_takes(const struct kn_backend *backend, const struct kn_matmul *args, int n_rows);
 
 /* A product that batch_takes. */

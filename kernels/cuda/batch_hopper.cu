@@ -18,7 +18,6 @@ extern "C" {
 #define BATCH_CONSUMERS (BATCH_GROUPS * HOPPER_GROUP_THREADS)
 #define BATCH_THREADS (BATCH_CONSUMERS + CUDA_WARP) /* and one warp that requests */
 #define BATCH_SHARED_BYTES (225 << 10) /* of the 227 KB that a block may have */
-#define BATCH_SMALL_BYTES (8 << 20) /* guess: of a matrix whose product takes as long on few processors as on all */
 #define BATCH_ALL 1 /* number of the barrier of all multiplying threads */
 
 struct batch_args {
@@ -36,7 +35,8 @@ struct batch_args {
 template <int ROWS, int TILE, int SPLIT> struct batch_shape {
 	static constexpr int COLUMNS = ROWS == 128 ? TILE : TILE / 2; /* of a product */
 	static constexpr int W_BYTES = TILE * HOPPER_LINE_BYTES, X_BYTES = ROWS * HOPPER_LINE_BYTES;
-	static constexpr int X_STAGE_BYTES = (ROWS < 64 ? 64 : ROWS) * HOPPER_LINE_BYTES; /* rows past the last: whatever is there */
+	static constexpr int X_STAGE_BYTES =
+		(ROWS < 64 ? 64 : ROWS) * HOPPER_LINE_BYTES; /* rows past the last: whatever is there */
 	static constexpr int STAGES = BATCH_SHARED_BYTES / (W_BYTES + X_STAGE_BYTES);
 
 	/* Shared memory. */
@@ -46,15 +46,17 @@ template <int ROWS, int TILE, int SPLIT> struct batch_shape {
 		uint64_t w_full[STAGES], x_full[STAGES], empty[STAGES];
 	};
 	static_assert(sizeof(struct memory) <= 227 << 10, "a block's shared memory");
-	static_assert(COLUMNS % 8 == 0 && (SPLIT == 1 || COLUMNS / 8 * BATCH_CONSUMERS * sizeof(float4) <= sizeof(struct memory)), "a tile");
+	static_assert(COLUMNS % 8 == 0 && (SPLIT == 1 || COLUMNS / 8 * BATCH_CONSUMERS * sizeof(float4) <= sizeof(struct memory)),
+		"a tile");
 };
 
 /* --- requesting thread -------------------------------------------------------------------------------------------- */
 
 /* Blocks begin to end of a tile, through the ring of stages. */
 template <int ROWS, int TILE, int SPLIT>
-static __device__ __forceinline__ void batch_request(const struct batch_args &a, typename batch_shape<ROWS, TILE, SPLIT>::memory &shared,
-	const CUtensorMap *w_map, const CUtensorMap *x_map, int line, int begin, int end)
+static __device__ __forceinline__ void batch_request(const struct batch_args &a,
+	typename batch_shape<ROWS, TILE, SPLIT>::memory &shared, const CUtensorMap *w_map, const CUtensorMap *x_map, int line,
+	int begin, int end)
 {
 	using shape = batch_shape<ROWS, TILE, SPLIT>;
 	const bool gated = a.epilogue == KN_SWIGLU;
@@ -66,7 +68,8 @@ static __device__ __forceinline__ void batch_request(const struct batch_args &a,
 	};
 	const auto request_x = [&](int block, int stage) {
 		barrier_expect(&shared.x_full[stage], shape::X_BYTES);
-		tensor_copy(shared_address(shared.x[stage]), x_map, block * BATCH_DEPTH, 0, &shared.x_full[stage], HOPPER_READ_OFTEN);
+		tensor_copy(
+			shared_address(shared.x[stage]), x_map, block * BATCH_DEPTH, 0, &shared.x_full[stage], HOPPER_READ_OFTEN);
 	};
 	for (int block = begin; block < first_end; block++)
 		request_w(block, block - begin);
@@ -97,8 +100,8 @@ static __device__ __forceinline__ void batch_product(float (&sums)[COUNT], uint6
 }
 
 template <enum pack_form FORM, int ROWS, int TILE, int SPLIT>
-static __device__ __forceinline__ void batch_multiply(
-	float (&sums)[batch_shape<ROWS, TILE, SPLIT>::COLUMNS / 2], typename batch_shape<ROWS, TILE, SPLIT>::memory &shared, int n_blocks)
+static __device__ __forceinline__ void batch_multiply(float (&sums)[batch_shape<ROWS, TILE, SPLIT>::COLUMNS / 2],
+	typename batch_shape<ROWS, TILE, SPLIT>::memory &shared, int n_blocks)
 {
 	using shape = batch_shape<ROWS, TILE, SPLIT>;
 	const int part = threadIdx.x / HOPPER_GROUP_THREADS;
@@ -135,8 +138,10 @@ struct batch_place {
 
 	template <int ROWS, int COLUMNS> static __device__ __forceinline__ batch_place of_thread(int first_line)
 	{
-		const int part = threadIdx.x / HOPPER_GROUP_THREADS, warp = threadIdx.x / CUDA_WARP % 4, lane = threadIdx.x % CUDA_WARP;
-		return {(ROWS == 128 ? part * 64 : 0) + warp * 16 + lane / 4, first_line + (ROWS == 128 ? 0 : part * COLUMNS) + lane % 4 * 2};
+		const int part = threadIdx.x / HOPPER_GROUP_THREADS, warp = threadIdx.x / CUDA_WARP % 4,
+			  lane = threadIdx.x % CUDA_WARP;
+		return {(ROWS == 128 ? part * 64 : 0) + warp * 16 + lane / 4,
+			first_line + (ROWS == 128 ? 0 : part * COLUMNS) + lane % 4 * 2};
 	}
 };
 
@@ -158,7 +163,8 @@ static __device__ __forceinline__ void store_two(const struct batch_args &a, int
 
 /* SwiGLU: eight gates and their ups are neighbours in the tile. */
 template <enum pack_form FORM, int COUNT>
-static __device__ __forceinline__ void batch_store_gated(const struct batch_args &a, const struct batch_place &place, const float (&sums)[COUNT])
+static __device__ __forceinline__ void batch_store_gated(
+	const struct batch_args &a, const struct batch_place &place, const float (&sums)[COUNT])
 {
 	const int lane_at = place.line % 8, end = a.rows / 2;
 #pragma unroll
@@ -207,12 +213,12 @@ static __device__ __forceinline__ void batch_store(
 #pragma unroll
 		for (int half = 0; half < 2; half++)
 			if (j >= begin && j < end)
-				store_two<float, float2>(a, place.row + half * 8, place.line + j * 8, a.rows, sums[4 * j + 2 * half],
-					sums[4 * j + 2 * half + 1]);
+				store_two<float, float2>(a, place.row + half * 8, place.line + j * 8, a.rows,
+					sums[4 * j + 2 * half], sums[4 * j + 2 * half + 1]);
 }
 
-/* The other block's sums of eights [begin, end), which this one finishes, and this one's of the rest for the other. memory: what held
- * the stages. All threads that multiply; those that request take part in the barriers of the cluster. */
+/* The other block's sums of eights [begin, end), which this one finishes, and this one's of the rest for the other. memory: what
+ * held the stages. All threads that multiply; those that request take part in the barriers of the cluster. */
 template <int COUNT>
 static __device__ __forceinline__ void batch_exchange(float (&sums)[COUNT], uint8_t *memory, int rank, int begin, int end)
 {
@@ -236,8 +242,8 @@ static __device__ __forceinline__ void batch_exchange(float (&sums)[COUNT], uint
 	}
 }
 
-/* Cluster: a tile of TILE weight rows. Block: the columns of its rank among SPLIT. Warps 0 to 7: two warpgroups that multiply. Warp 8:
- * its first lane requests weights and inputs. */
+/* Cluster: a tile of TILE weight rows. Block: the columns of its rank among SPLIT. Warps 0 to 7: two warpgroups that multiply. Warp
+ * 8: its first lane requests weights and inputs. */
 template <enum pack_form FORM, int ROWS, int TILE, int SPLIT>
 __global__ void __launch_bounds__(BATCH_THREADS, 1) batch_kernel(
 	const struct batch_args a, const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap x_map)
@@ -300,9 +306,9 @@ template <int ROWS, int TILE, int SPLIT> static constexpr struct batch_variant b
 		{batch_kernel<PACK_BF16, ROWS, TILE, SPLIT>, batch_kernel<PACK_F16, ROWS, TILE, SPLIT>}};
 }
 
+/* Lower tiles would read more activations than weights, and do too little between two barriers: measured, see NOTES.md. */
 #define BATCH_TILES(ROWS) \
-	batch_variant_of<ROWS, 32, 2>(), batch_variant_of<ROWS, 48, 2>(), batch_variant_of<ROWS, 64, 2>(), \
-		batch_variant_of<ROWS, 96, 2>(), batch_variant_of<ROWS, 32, 1>(), batch_variant_of<ROWS, 64, 1>(), \
+	batch_variant_of<ROWS, 64, 2>(), batch_variant_of<ROWS, 96, 2>(), batch_variant_of<ROWS, 64, 1>(), \
 		batch_variant_of<ROWS, 128, 1>(), batch_variant_of<ROWS, 192, 1>(), batch_variant_of<ROWS, 224, 1>()
 
 static const struct batch_variant batch_variants[] = {BATCH_TILES(32), BATCH_TILES(64), BATCH_TILES(128)};
@@ -325,15 +331,16 @@ static CUresult map_weights(
 	const bool gated = epilogue == KN_SWIGLU; /* eight gates, their ups, the next eight gates */
 	const cuuint64_t plain_sizes[4] = {cols, rows, 1, 1}, gated_sizes[4] = {cols, 8, 2, rows / 16};
 	const cuuint64_t plain_strides[3] = {line, rows * line, rows * line}, gated_strides[3] = {line, rows / 2 * line, 8 * line};
-	const cuuint32_t height = (cuuint32_t)tile, plain_box[4] = {BATCH_DEPTH, height, 1, 1}, gated_box[4] = {BATCH_DEPTH, 8, 2, height / 16};
+	const cuuint32_t height = (cuuint32_t)tile, plain_box[4] = {BATCH_DEPTH, height, 1, 1},
+			 gated_box[4] = {BATCH_DEPTH, 8, 2, height / 16};
 	const cuuint32_t steps[4] = {1, 1, 1, 1};
 	return batch->encode(out, batch_type(w->form), 4, w->data, gated ? gated_sizes : plain_sizes,
 		gated ? gated_strides : plain_strides, gated ? gated_box : plain_box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
 		CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 }
 
-static CUresult map_inputs(const struct batch *batch, const struct kn_matrix *w, const void *x, int64_t x_stride, int n_rows, int rows,
-	CUtensorMap *out)
+static CUresult map_inputs(const struct batch *batch, const struct kn_matrix *w, const void *x, int64_t x_stride, int n_rows,
+	int rows, CUtensorMap *out)
 {
 	const cuuint64_t sizes[2] = {(cuuint64_t)w->cols, (cuuint64_t)n_rows}, strides[1] = {(cuuint64_t)x_stride * 2};
 	const cuuint32_t box[2] = {BATCH_DEPTH, (cuuint32_t)rows}, steps[2] = {1, 1};
@@ -343,8 +350,8 @@ static CUresult map_inputs(const struct batch *batch, const struct kn_matrix *w,
 }
 
 /* One product: what batch_variant, input and matrix say. */
-static cudaError_t batch_run(const struct batch *batch, const struct batch_variant *variant, cudaStream_t stream, const struct kn_matmul *args,
-	int n_rows, const void *x, int64_t x_stride)
+static cudaError_t batch_run(const struct batch *batch, const struct batch_variant *variant, cudaStream_t stream,
+	const struct kn_matmul *args, int n_rows, const void *x, int64_t x_stride)
 {
 	const struct kn_matrix *w = args->w;
 	CUtensorMap w_map, x_map;
@@ -393,8 +400,7 @@ static const struct batch_variant *choose(int n_sms, const struct kn_matrix *w, 
 		if (!best || n > blocks_of(best, w->rows))
 			best = variant;
 	}
-	const bool fills = best && 4 * blocks_of(best, w->rows) >= 3 * n_sms;
-	return fills || w->bytes <= BATCH_SMALL_BYTES ? best : nullptr;
+	return best && 4 * blocks_of(best, w->rows) >= 3 * n_sms ? best : nullptr; /* guess: with fewer the library is as fast */
 }
 
 bool batch_takes(const struct kn_backend *backend, const struct kn_matmul *args, int n_rows)

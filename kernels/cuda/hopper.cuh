@@ -132,7 +132,8 @@ static __device__ __forceinline__ void tensor_copy(
 }
 
 /* A box of a matrix; elements outside it come as zeros. */
-static __device__ __forceinline__ void tensor_copy(uint32_t to, const CUtensorMap *map, int c0, int c1, uint64_t *barrier, uint64_t hint)
+static __device__ __forceinline__ void tensor_copy(
+	uint32_t to, const CUtensorMap *map, int c0, int c1, uint64_t *barrier, uint64_t hint)
 {
 	asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
 		     "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
@@ -201,23 +202,22 @@ template <int N> static __device__ __forceinline__ void products_hold(uint32_t (
 #define D16(i) D8(i), D8(i + 8)
 #define D32(i) D16(i), D16(i + 16)
 #define D64(i) D32(i), D32(i + 32)
-#define R8 "%0,%1,%2,%3,%4,%5,%6,%7"
-#define R12 R8 ",%8,%9,%10,%11"
-#define R16 R12 ",%12,%13,%14,%15"
+#define R16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define R24 R16 ",%16,%17,%18,%19,%20,%21,%22,%23"
 #define R32 R24 ",%24,%25,%26,%27,%28,%29,%30,%31"
 #define R48 R32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
 #define R56 R48 ",%48,%49,%50,%51,%52,%53,%54,%55"
 #define R64 R56 ",%56,%57,%58,%59,%60,%61,%62,%63"
 #define R96 \
-	R64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92," \
+	R64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%" \
+	    "92," \
 	    "%93,%94,%95"
 #define R112 R96 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"
 
 /* product_TYPE(d, a, b, add): d = (add ? d : 0) + a * b, both operands in shared memory along the depth, 16 deep, as many columns
  * as d has pairs of elements. */
 #define PRODUCT(TYPE, COLUMNS, COUNT, REGISTERS, D, A, B, ADD) \
-	static __device__ __forceinline__ void product_##TYPE(float (&d)[COUNT], uint64_t a, uint64_t b, int add) \
+	static __device__ __forceinline__ void product_##TYPE(float(&d)[COUNT], uint64_t a, uint64_t b, int add) \
 	{ \
 		asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " ADD ", 0;\n" \
 			     "wgmma.mma_async.sync.aligned.m64n" COLUMNS "k16.f32." #TYPE "." #TYPE " {" REGISTERS "}, " A ", " B \
@@ -226,8 +226,6 @@ template <int N> static __device__ __forceinline__ void products_hold(uint32_t (
 			     : "l"(a), "l"(b), "r"(add)); \
 	}
 #define PRODUCTS(TYPE) \
-	PRODUCT(TYPE, "16", 8, R8, D8(0), "%8", "%9", "%10") \
-	PRODUCT(TYPE, "24", 12, R12, D8(0) COMMA D4(8), "%12", "%13", "%14") \
 	PRODUCT(TYPE, "32", 16, R16, D16(0), "%16", "%17", "%18") \
 	PRODUCT(TYPE, "48", 24, R24, D16(0) COMMA D8(16), "%24", "%25", "%26") \
 	PRODUCT(TYPE, "64", 32, R32, D32(0), "%32", "%33", "%34") \
@@ -264,8 +262,6 @@ static __device__ __forceinline__ void product_across_f16(float (&d)[64], const 
 #undef D16
 #undef D32
 #undef D64
-#undef R8
-#undef R12
 #undef R16
 #undef R24
 #undef R32
