@@ -2,7 +2,11 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/utf8.h"
 #include "engine/jinja_node.h"
+
+#define RAISED_BYTES_MAX 400 /* guess: published ones have some dozens */
+static const char raised_nothing[] = "it raises an exception without words";
 
 #define RANGE_MAX 100000 /* items; guess: templates count messages */
 
@@ -182,13 +186,23 @@ bool jinja_knows_function(const char *name)
 	return false;
 }
 
+/* With its words, or as many as a message holds. */
+static enum status raise(struct rendering *r, struct value words)
+{
+	size_t len = words.kind == VALUE_STRING ? words.len : 0;
+
+	if (len > RAISED_BYTES_MAX)
+		len = utf8_complete_prefix(words.bytes, RAISED_BYTES_MAX);
+	return err_set(r->err, STATUS_INPUT, "%.*s", len > 0 ? (int)len : (int)strlen(raised_nothing),
+		len > 0 ? words.bytes : raised_nothing);
+}
+
 enum status jinja_function(struct rendering *r, const char *name, const struct arguments *arguments, struct value *out)
 {
 	struct value first = jinja_argument(arguments, 0, NULL);
 
 	if (strcmp(name, "raise_exception") == 0)
-		return err_set(r->err, STATUS_INPUT, "%.*s", first.kind == VALUE_STRING && first.len < 400 ? (int)first.len : 0,
-			first.kind == VALUE_STRING ? first.bytes : "");
+		return raise(r, first);
 	if (strcmp(name, "range") == 0)
 		return range(r, arguments, out);
 	if (strcmp(name, "strftime_now") == 0)

@@ -163,6 +163,11 @@ static void what_cannot_be_computed_is_refused(void **state)
 		{"{% for i in range(99999) %}{% for j in range(99999) %}{% set x = j %}{% endfor %}{% endfor %}", "too many steps"},
 		{"{% set n = namespace(s='aaaaaaaa') %}{% for i in range(99) %}{% set n.s = n.s + n.s %}{% endfor %}",
 			"too many steps or"},
+		{"{{ raise_exception('') }}", "raises an exception without words"},
+		{"{{ raise_exception(1) }}", "raises an exception without words"},
+		{"{% set n = namespace(s='long words ') %}{% for i in range(9) %}{% set n.s = n.s + n.s %}{% endfor %}"
+		 "{{ raise_exception(n.s) }}",
+			"long words long words"},
 		{"{{ strftime_now('') }}", "strftime_now needs a format"},
 	};
 	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

@@ -191,9 +191,11 @@ void fuzz_text_stream(const uint8_t *data, size_t size)
 
 void fuzz_chat_template(const uint8_t *data, size_t size)
 {
-	static const struct jinja_message messages[] = {
-		{"system", " a\n", 3, NULL}, {"user", "b\xc3\xa9", 3, NULL}, {"assistant", "c", 1, NULL}};
-	struct jinja_input input = {.messages = messages, .bos_token = "<s>"};
+	static const char tools_text[] = "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\","
+					 "\"properties\":{\"x\":{\"type\":\"number\",\"minimum\":0.5}},\"required\":[\"x\"]}}}]";
+	static const char call_text[] =
+		"{\"tool_calls\":[{\"id\":\"123456789\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"x\\\":1}\"}}]}";
+	struct json *tools = NULL, *call = NULL;
 	struct jinja *jinja;
 	struct err err = {0};
 
@@ -201,13 +203,21 @@ void fuzz_chat_template(const uint8_t *data, size_t size)
 		ASSERT(err.text[0]);
 		return;
 	}
-	for (size_t n = 1; n <= 3; n++) {
+	ASSERT(json_parse(tools_text, sizeof(tools_text) - 1, "tools", &tools, NULL) == STATUS_OK);
+	ASSERT(json_parse(call_text, sizeof(call_text) - 1, "call", &call, NULL) == STATUS_OK);
+	const struct jinja_message messages[] = {{"system", " a\n", 3, NULL}, {"user", "b\xc3\xa9", 3, NULL},
+		{"assistant", NULL, 0, call}, {"assistant", "c", 1, NULL}};
+	struct jinja_input input = {.messages = messages, .bos_token = "<s>"};
+	for (size_t n = 1; n <= 4; n++) {
 		struct text out = {0};
 
 		input.n_messages = n;
+		input.tools = n % 2 == 0 ? tools : NULL;
 		if (jinja_render(jinja, &input, &out, &err))
 			ASSERT(err.text[0]);
 		text_release(&out);
 	}
+	json_free(tools);
+	json_free(call);
 	jinja_free(jinja);
 }
