@@ -48,8 +48,12 @@ static void print(struct value value, int indent, int depth, struct text *out)
 	bool is_list = value.kind == VALUE_LIST, is_dict = value.kind == VALUE_DICT;
 	size_t count = is_list ? value.list->count : is_dict ? value.dict->count : 0;
 
-	if ((!is_list && !is_dict) || depth == JSON_DEPTH_MAX) {
-		print_single(depth == JSON_DEPTH_MAX && (is_list || is_dict) ? (struct value){0} : value, out);
+	if (!is_list && !is_dict) {
+		print_single(value, out);
+		return;
+	}
+	if (depth == JSON_DEPTH_MAX) {
+		text_append_str(out, "null");
 		return;
 	}
 	text_append_char(out, is_list ? '[' : '{');

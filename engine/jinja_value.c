@@ -199,7 +199,7 @@ bool value_equal(struct value a, struct value b, size_t *units)
 /* As Python's repr: the shortest digits that read back, with an exponent below 1e-4 and from 1e16 on. */
 static void print_real(double real, struct text *out)
 {
-	char digits[40], shortest[32];
+	char digits[40] = "0", shortest[32];
 	size_t count = 0, first = 0;
 	int exponent = 0, point = -1;
 
