@@ -197,8 +197,8 @@ results.db: programs ## import the recorded reference measurements (never delete
 bench-cpu: programs model ## decode and prefill beside llama.cpp on the same files and threads
 	$(PYTHON) tools/bench_cpu.py
 
-bench-client: $(B)/tests/bench/bench_client ## what one event of a token stream costs the client of the harness
-	$<
+bench-client: $(B)/tests/bench/bench_client ## what one event of a token stream costs our client (VLLM_PYTHON: beside vLLM's)
+	$(if $(VLLM_PYTHON),$(VLLM_PYTHON) tools/bench_client_vllm.py )$<
 
 bench-race: $(B)/tests/bench/bench_race ## launches that a race needs against a fixed design, with servers really launched
 	$<

@@ -42,6 +42,19 @@ void ready_note_read(struct ready_set *set, size_t bytes)
 	set->bytes += (int64_t)bytes;
 }
 
+void ready_note_stream(struct ready_set *set, int change)
+{
+	set->streams += change;
+}
+
+int64_t ready_pause_ns(double reads_per_s, int64_t streams)
+{
+	double fraction_ns = (double)streams / reads_per_s * NS_PER_S / READY_PAUSE_FRACTION;
+	return fraction_ns >= READY_PAUSE_NS_MAX ? READY_PAUSE_NS_MAX
+		: fraction_ns > READY_PAUSE_NS   ? (int64_t)fraction_ns
+						 : READY_PAUSE_NS;
+}
+
 static void decide(struct ready_set *set, int64_t now_ns)
 {
 	int64_t elapsed_ns = now_ns - set->period_began_ns;
@@ -49,6 +62,7 @@ static void decide(struct ready_set *set, int64_t now_ns)
 		return;
 	double reads_per_s = (double)set->reads / (double)elapsed_ns * NS_PER_S;
 	set->pausing = reads_per_s >= DENSE_READS_PER_S && set->bytes <= set->reads * SMALL_BYTES;
+	set->pause_ns = set->pausing ? ready_pause_ns(reads_per_s, set->streams) : 0;
 	set->period_began_ns = now_ns;
 	set->reads = set->bytes = 0;
 }
@@ -56,9 +70,9 @@ static void decide(struct ready_set *set, int64_t now_ns)
 int ready_wait(struct ready_set *set, int64_t timeout_ns, struct epoll_event *events, int n_events)
 {
 	decide(set, clock_monotonic_ns());
-	if (set->pausing && timeout_ns > READY_PAUSE_NS) {
-		clock_sleep_ns(READY_PAUSE_NS);
-		timeout_ns -= READY_PAUSE_NS;
+	if (set->pausing && timeout_ns > set->pause_ns) {
+		clock_sleep_ns(set->pause_ns);
+		timeout_ns -= set->pause_ns;
 	}
 	return epoll_wait(set->fd, events, n_events, (int)((timeout_ns + NS_PER_MS - 1) / NS_PER_MS));
 }

@@ -158,8 +158,11 @@ static bool body_is_over(const struct transfer *transfer)
 /* Takes the socket of a stream that has begun out of libcurl's hands: what it has read so far it has delivered. */
 static void take_over(struct transfer_loop *loop, struct transfer *transfer)
 {
-	if (transfer->may_read_directly && transfer->fd >= 0 && !transfer->err.status && !body_is_over(transfer))
+	if (!transfer->direct && transfer->may_read_directly && transfer->fd >= 0 && !transfer->err.status &&
+		!body_is_over(transfer)) {
 		transfer->direct = ready_put(&loop->ready, transfer->fd, EPOLLIN, (uint64_t)(uintptr_t)transfer);
+		ready_note_stream(&loop->ready, transfer->direct ? 1 : 0);
+	}
 }
 
 static void end_directly(struct transfer_loop *loop, struct transfer *transfer)
@@ -412,6 +415,9 @@ void transfer_end(struct transfer *transfer)
 	curl_multi_remove_handle(transfer->loop->multi, transfer->easy);
 	transfer->active = false;
 	transfer->fd = -1;
+	if (transfer->direct)
+		ready_note_stream(&transfer->loop->ready, -1);
+	transfer->direct = false;
 	if (transfer->done_ns)
 		transfer->tally->n_done--;
 	for (struct transfer **link = &transfer->loop->over; *link; link = &(*link)->next_over)

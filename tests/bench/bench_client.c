@@ -1,4 +1,6 @@
-/* Prints what an event of a token stream costs the client: bench_client [STREAMS [RATE [SECONDS]]].
+/* Prints what an event of a token stream costs the client: bench_client [STREAMS [RATE [SECONDS]]]; or serves the same streams to
+ * another program's client: bench_client bursts|paced [STREAMS [RATE [SECONDS]]], which prints "PORT REQUESTS CONCURRENCY EVENTS"
+ * (of an answer) and ends with its standard input.
  *
  * The server is a child process that sends ready-made bytes: "bursts" sends whole answers as fast as the sockets take them, "paced"
  * RATE events a second to each of STREAMS connections, spread evenly. An event has the size and the members of vLLM's; its text is
@@ -231,13 +233,39 @@ static enum status measure(const char *name, struct server *server, int requests
 	return status;
 }
 
+/* The load of measure, for a client of somebody else. */
+static enum status serve(struct server *server, int requests, struct err *err)
+{
+	pid_t pid = start_server(server);
+	if (pid <= 0)
+		return err_set(err, STATUS_UNAVAILABLE, "no server");
+	printf("%d %d %d %d\n", server->port, requests, server->streams, server->events);
+	fflush(stdout);
+	for (char bytes[64]; read(STDIN_FILENO, bytes, sizeof(bytes)) > 0;)
+		continue;
+	kill(pid, SIGKILL);
+	waitpid(pid, NULL, 0);
+	return STATUS_OK;
+}
+
+static enum status measure_both(struct server *bursts, struct server *paced, struct err *err)
+{
+	printf("%-8s %9s %8s %12s %11s %12s %10s %11s %8s %8s\n", "", "events", "s", "events/s", "µs CPU", "with reading",
+		"of a core", "µs late", "99 %", "most");
+	enum status status = measure("bursts", bursts, BURST_REQUESTS, err);
+	return status ? status : measure("paced", paced, paced->streams, err);
+}
+
 int main(int argc, char **argv)
 {
 	long long streams = STREAMS, rate = RATE, seconds = SECONDS;
 	struct err err = {0};
+	const char *served = argc > 1 && (text_equal(argv[1], "bursts") || text_equal(argv[1], "paced")) ? argv[1] : NULL;
+	argc -= served != NULL;
+	argv += served != NULL;
 	if ((argc > 1 && !text_to_i64(argv[1], &streams)) || (argc > 2 && !text_to_i64(argv[2], &rate)) ||
 		(argc > 3 && !text_to_i64(argv[3], &seconds)) || argc > 4 || streams < 1 || rate < 1 || seconds < 1) {
-		fprintf(stderr, "usage: bench_client [STREAMS [RATE [SECONDS]]]\n");
+		fprintf(stderr, "usage: bench_client [bursts|paced] [STREAMS [RATE [SECONDS]]]\n");
 		return status_exit_code(STATUS_INPUT);
 	}
 	struct server bursts = {.streams = BURST_STREAMS, .events = BURST_EVENTS},
@@ -253,11 +281,9 @@ int main(int argc, char **argv)
 	paced.event = bursts.event;
 	paced.time = bursts.time;
 	paced.last = bursts.last;
-	printf("%-8s %9s %8s %12s %11s %12s %10s %11s %8s %8s\n", "", "events", "s", "events/s", "µs CPU", "with reading",
-		"of a core", "µs late", "99 %", "most");
-	enum status status = measure("bursts", &bursts, BURST_REQUESTS, &err);
-	if (!status)
-		status = measure("paced", &paced, (int)streams, &err);
+	enum status status = !served           ? measure_both(&bursts, &paced, &err)
+		: text_equal(served, "bursts") ? serve(&bursts, BURST_REQUESTS, &err)
+					       : serve(&paced, (int)streams, &err);
 	if (status)
 		fprintf(stderr, "bench_client: %s\n", err.text);
 	text_release(&bursts.event);

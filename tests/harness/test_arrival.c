@@ -142,6 +142,16 @@ static void only_many_small_reads_make_it_pause(void **state)
 	assert_false(pauses_after(30000, MS / 50));
 }
 
+static void streams_that_are_silent_for_long_are_gathered_for_longer(void **state)
+{
+	assert_int_equal(ready_pause_ns(25600, 256), 2 * MS); /* 10 ms between two events of a stream */
+	assert_int_equal(ready_pause_ns(25600, 128), 5 * MS / 4);
+	assert_int_equal(ready_pause_ns(25600, 64), MS); /* 2.5 ms: no longer than before */
+	assert_int_equal(ready_pause_ns(4000, 1), MS);
+	assert_int_equal(ready_pause_ns(4000, 0), MS);
+	assert_int_equal(ready_pause_ns(4000, 4096), 2 * MS);
+}
+
 /* Sends pieces until it is known whether the server waits for acknowledgements. */
 static enum acks_finding find_out(bool no_delay)
 {
@@ -213,6 +223,7 @@ int main(void)
 		cmocka_unit_test(bytes_without_a_stamp_have_the_time_of_the_read),
 		cmocka_unit_test(a_wall_clock_that_was_set_is_not_believed_in_that_round),
 		cmocka_unit_test(only_many_small_reads_make_it_pause),
+		cmocka_unit_test(streams_that_are_silent_for_long_are_gathered_for_longer),
 		cmocka_unit_test(a_server_without_nagles_algorithm_is_not_kept_waiting),
 		cmocka_unit_test(a_server_that_awaits_acknowledgements_gets_them_at_once),
 		cmocka_unit_test(nothing_is_tried_in_a_load_that_is_not_dense),
