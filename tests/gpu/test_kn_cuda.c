@@ -310,8 +310,8 @@ static void a_row_has_the_same_bits_among_2_to_16_rows(void **state)
 	mem_free(some);
 }
 
-#define BLOCKS 200
-#define STRIDE 80
+#define BLOCKS 400
+#define STRIDE 300
 
 struct attention_case {
 	int heads, kv_heads, head_dim, interleaved;
@@ -420,6 +420,26 @@ static void attention_agrees_whole_in_chunks_and_step_by_step(void **state)
 		mem_free(a);
 		mem_free(b);
 	}
+}
+
+/* Splits of more tokens than a block takes in one pass. */
+static void attention_agrees_over_a_long_context(void **state)
+{
+	static const struct attention_case c = {2, 1, 64, 0, KN_KV_F16};
+	enum { LENGTH = 4500 };
+	size_t count = (size_t)LENGTH * (size_t)(c.heads * c.head_dim);
+	float *qkv = normals(60, (size_t)LENGTH * (size_t)((c.heads + 2 * c.kv_heads) * c.head_dim));
+	float *a = mem_calloc(count, 4), *b = mem_calloc(count, 4);
+	run_attention(&gpu, &c, qkv, LENGTH, 100, a);
+	run_attention(&gpu, &c, qkv, LENGTH, 128, b);
+	assert_memory_equal(a, b, count * 4);
+	run_attention(&cpu, &c, qkv, LENGTH, 1000, b);
+	double d = distance(a, b, count);
+	if (d > 2e-4)
+		fail_msg("relative error %g", d);
+	mem_free(qkv);
+	mem_free(a);
+	mem_free(b);
 }
 
 /* One step with rows of three sequences: [begin, end) of each, after their first begin tokens were fed on their own. */
@@ -566,6 +586,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(a_row_has_the_same_bits_among_2_to_16_rows),
 		cmocka_unit_test(attention_agrees_for_steps_of_several_sequences),
 		cmocka_unit_test(attention_agrees_whole_in_chunks_and_step_by_step),
+		cmocka_unit_test(attention_agrees_over_a_long_context),
 		cmocka_unit_test(embedding_and_addition_agree),
 	};
 	return cmocka_run_group_tests(tests, setup, NULL);
