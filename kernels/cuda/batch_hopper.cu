@@ -406,7 +406,8 @@ static const struct batch_variant *choose(int n_sms, const struct kn_matrix *w, 
 bool batch_takes(const struct kn_backend *backend, const struct kn_matmul *args, int n_rows)
 {
 	const struct kn_matrix *w = args->w;
-	return backend->batch && n_rows <= BATCH_ROWS_MAX && (w->form == PACK_BF16 || w->form == PACK_F16) &&
+	const bool whole_eights = args->epilogue != KN_SWIGLU || w->rows % 16 == 0; /* of gates and of ups */
+	return backend->batch && n_rows <= BATCH_ROWS_MAX && (w->form == PACK_BF16 || w->form == PACK_F16) && whole_eights &&
 		w->cols >= 2 * BATCH_DEPTH && choose(backend->n_sms, w, args->epilogue, n_rows);
 }
 
