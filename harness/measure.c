@@ -107,7 +107,7 @@ static void last_log_line(const struct text *log, char out[256])
 	snprintf(out, 256, "%.*s", (int)(end - begin < 240 ? end - begin : 240), bytes + begin);
 }
 
-/* Processes that the kernel has killed for lack of memory since this launch began. */
+/* Processes that the kernel has killed for lack of memory since this launch began; -1: it keeps no count. */
 static int64_t oom_kills(const struct measuring *measuring)
 {
 	struct json *now = measuring->measure->probe->reading(measuring->session);
@@ -135,8 +135,9 @@ void measuring_explain_exit(struct measuring *measuring, bool running)
 	else if (explained)
 		measuring_fail(measuring, failure, "%s", reason);
 	else if (state->exit_signal == SIGKILL)
-		measuring_fail(
-			measuring, FAILURE_CRASH, "crash: killed by SIGKILL, sent neither by this program nor for lack of memory");
+		measuring_fail(measuring, FAILURE_CRASH, "crash: killed by SIGKILL, which this program did not send%s",
+			kills < 0 ? " (perhaps the kernel, for lack of memory: it keeps no count here)"
+				  : ", nor the kernel for lack of memory");
 	else if (state->exit_signal > 0)
 		measuring_fail(measuring, FAILURE_CRASH, "crash: ended by signal %d (%s)%s%s", state->exit_signal,
 			strsignal(state->exit_signal), line[0] ? ": " : "", line);

@@ -3,6 +3,7 @@
 
 #include <ctype.h>
 #include <dirent.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -230,8 +231,8 @@ bool probe_memory_held(const struct json *before, const struct json *after, doub
 	const struct json *used_before = json_get(before, "gpu_memory_used_mib"),
 			  *used_after = json_get(after, "gpu_memory_used_mib");
 	for (size_t i = 0; i < json_count(used_before) && i < json_count(used_after); i++) {
-		double held_mib = json_number(json_at(used_after, i), 0) - json_number(json_at(used_before, i), 0);
-		if (held_mib <= limit_mib)
+		double held_mib = json_number(json_at(used_after, i), NAN) - json_number(json_at(used_before, i), NAN);
+		if (!(held_mib > limit_mib)) /* nor where one of them is not known */
 			continue;
 		snprintf(what, 128, "%.0f MiB of the memory of GPU %zu are still in use", held_mib, i);
 		return true;
@@ -241,7 +242,8 @@ bool probe_memory_held(const struct json *before, const struct json *after, doub
 
 int64_t probe_oom_kills(const struct json *before, const struct json *after)
 {
-	return json_is_number(json_get(before, "oom_kills")) ? (int64_t)difference(before, after, "oom_kills") : 0;
+	bool counted = json_is_number(json_get(before, "oom_kills")) && json_is_number(json_get(after, "oom_kills"));
+	return counted ? (int64_t)difference(before, after, "oom_kills") : -1;
 }
 
 struct json *probe_compare(struct json *before, struct json *after)

@@ -58,7 +58,7 @@ void probe_machine_hash(const struct json *facts, char out[65]);
  * is all that outlives its processes there. what says which. Pure. */
 bool probe_memory_held(const struct json *before, const struct json *after, double limit_mib, char what[128]);
 
-/* Processes of the machine, whoever's, that the kernel killed for lack of memory between two readings; 0 where it does not tell.
+/* Processes of the machine, whoever's, that the kernel killed for lack of memory between two readings; -1 where it does not tell.
  * Pure. */
 int64_t probe_oom_kills(const struct json *before, const struct json *after);
 

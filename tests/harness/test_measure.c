@@ -125,22 +125,44 @@ static void a_stranger_on_the_port_is_not_measured(void **state)
 {
 	const char *stub[] = {"--wrong-nonce", NULL};
 	measure_bed_expect(&(struct stub_experiment){.stub = stub}, 0, FAILURE_LAUNCH_ERROR, "ready", "another server answers");
-	/* Without a nonce the listening socket decides: here the launch only sleeps, and somebody else's server answers. */
+}
+
+static int stranger_port;
+
+static enum status port_of_the_stranger(int *port, struct err *err)
+{
+	*port = stranger_port;
+	return STATUS_OK;
+}
+
+static bool port_always_free(int port)
+{
+	return true;
+}
+
+/* Without a nonce the listening socket decides: here the launch only sleeps, and an older server answers on its port. */
+static void an_older_server_on_the_port_is_not_measured_by_an_adapter_without_a_nonce(void **state)
+{
 	struct stub_process other;
-	stub_start(&other, NULL);
 	struct measure_bed bed;
 	struct launch_result result;
+	stub_start(&other, NULL);
 	measure_bed_open(&bed,
 		&(struct stub_experiment){
 			.adapter = "command", .engine_extra = ", \"flags\": {\"speculation\": \"--speculation\"}"});
 	struct runner_ops runner = runner_local;
+	runner.free_port = port_of_the_stranger;
+	runner.port_is_free = port_always_free; /* the stranger stays, and is not waited for */
+	stranger_port = other.port;
 	bed.measure.runner = &runner;
 	const char *words[] = {"/bin/sleep", "30"};
 	bed.experiment->engine.command = (struct string_list){words, 2};
 	bed.experiment->arms[0].n_settings = 0;
-	bed.experiment->engine.ready_timeout_s = 1;
 	assert_int_equal(measure_launch(&bed.measure, 0, &result, NULL), STATUS_OK);
-	assert_int_equal(result.failure, FAILURE_READY_TIMEOUT);
+	assert_int_equal(result.failure, FAILURE_LAUNCH_ERROR);
+	assert_non_null(strstr(result.reason, "no process of this launch listens there"));
+	assert_int_equal(result.n_runs, 0);
+	assert_int_equal(kill(other.pid, 0), 0);
 	launch_result_release(&result);
 	measure_bed_close(&bed);
 	stub_stop(&other);
@@ -186,6 +208,31 @@ static void an_engine_that_the_kernel_killed_for_memory_ran_out_of_it(void **sta
 	measure_bed_close(&bed);
 }
 
+static struct json *reading_without_a_count(void *session)
+{
+	struct json *reading = probe_linux.reading(session);
+	json_set(reading, "oom_kills", json_new_null());
+	return reading;
+}
+
+static void where_the_kernel_keeps_no_count_a_kill_may_have_been_its(void **state)
+{
+	const char *stub[] = {"--die-after", "5", NULL};
+	struct probe_ops probe = probe_linux;
+	struct measure_bed bed;
+	struct launch_result result;
+	probe.reading = reading_without_a_count;
+	measure_bed_open(&bed, &(struct stub_experiment){.stub = stub});
+	bed.measure.probe = &probe;
+	assert_int_equal(measure_launch(&bed.measure, 0, &result, NULL), STATUS_OK);
+	assert_int_equal(result.failure, FAILURE_CRASH);
+	assert_string_equal(result.reason,
+		"crash: killed by SIGKILL, which this program did not send (perhaps the kernel, for lack of "
+		"memory: it keeps no count here)");
+	launch_result_release(&result);
+	measure_bed_close(&bed);
+}
+
 static void an_engine_that_goes_silent_is_a_hang(void **state)
 {
 	const char *stub[] = {"--hang-after", "6", NULL};
@@ -193,6 +240,17 @@ static void an_engine_that_goes_silent_is_a_hang(void **state)
 		.protocol = "{\"blocks\": 1, \"max_blocks\": 1, \"runs_per_launch\": 2, "
 			    "\"warmup\": {\"requests_per_slot\": 1}, \"stall_s\": 0.3, \"run_timeout_s\": 20}"};
 	measure_bed_expect(&options, 0, FAILURE_HANG, "run", "no event for 0.3 s");
+}
+
+/* Events keep coming, too slowly: no stall, and no end either. */
+static void a_run_that_does_not_end_in_time_is_a_hang(void **state)
+{
+	const char *stub[] = {"--token-ms", "200", NULL};
+	struct stub_experiment options = {.stub = stub,
+		.protocol = "{\"blocks\": 1, \"max_blocks\": 1, \"runs_per_launch\": 2, "
+			    "\"warmup\": {\"requests_per_slot\": 0}, \"stall_s\": 20, \"run_timeout_s\": 0.7}",
+		.guards = "{\"greedy_fingerprint\": {\"prompts\": 0}}"};
+	measure_bed_expect(&options, 0, FAILURE_HANG, "run", "the run did not end within 0.7 s");
 }
 
 static void answers_of_the_wrong_length_break_a_guard(void **state)
@@ -498,10 +556,13 @@ int main(int argc, char **argv)
 		cmocka_unit_test(an_engine_that_does_not_start_is_a_launch_error),
 		cmocka_unit_test(a_program_that_is_not_there_is_a_launch_error),
 		cmocka_unit_test(a_stranger_on_the_port_is_not_measured),
+		cmocka_unit_test(an_older_server_on_the_port_is_not_measured_by_an_adapter_without_a_nonce),
 		cmocka_unit_test(a_setting_that_is_not_in_effect_fails_as_inactive),
 		cmocka_unit_test(an_engine_that_dies_while_measured_is_a_crash_noticed_at_once),
 		cmocka_unit_test(an_engine_that_the_kernel_killed_for_memory_ran_out_of_it),
+		cmocka_unit_test(where_the_kernel_keeps_no_count_a_kill_may_have_been_its),
 		cmocka_unit_test(an_engine_that_goes_silent_is_a_hang),
+		cmocka_unit_test(a_run_that_does_not_end_in_time_is_a_hang),
 		cmocka_unit_test(answers_of_the_wrong_length_break_a_guard),
 		cmocka_unit_test(a_server_that_tells_no_counts_breaks_a_guard),
 		cmocka_unit_test(a_warm_cache_breaks_the_guard_of_a_cold_workload),

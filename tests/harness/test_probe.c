@@ -85,6 +85,49 @@ static void a_reading_of_this_machine_counts_up(void **state)
 	json_free(second);
 }
 
+/* Whether memory is held between two readings that are texts. */
+static bool held(const char *before, const char *after, char what[128])
+{
+	struct json *first = parse(before), *second = parse(after);
+	bool result = probe_memory_held(first, second, 100, what);
+	json_free(first);
+	json_free(second);
+	return result;
+}
+
+static void memory_that_was_not_known_before_is_not_held(void **state)
+{
+	char what[128];
+	assert_true(held("{\"gpu_memory_used_mib\":[10,10]}", "{\"gpu_memory_used_mib\":[10,500]}", what));
+	assert_string_equal(what, "490 MiB of the memory of GPU 1 are still in use");
+	assert_false(held("{\"gpu_memory_used_mib\":[10,10]}", "{\"gpu_memory_used_mib\":[110,10]}", what));
+	/* A library that tells nothing at one of the two moments, or a GPU that was lost in between. */
+	assert_false(held("{\"gpu_memory_used_mib\":[null]}", "{\"gpu_memory_used_mib\":[500]}", what));
+	assert_false(held("{\"gpu_memory_used_mib\":[500]}", "{\"gpu_memory_used_mib\":[null]}", what));
+	assert_false(held("{}", "{\"gpu_memory_used_mib\":[500]}", what));
+	assert_true(held("{\"shared_memory_kib\":0}", "{\"shared_memory_kib\":204800}", what));
+	assert_string_equal(what, "200 MiB of shared memory are left");
+	assert_false(held("{}", "{\"shared_memory_kib\":204800}", what));
+}
+
+static int64_t kills(const char *before, const char *after)
+{
+	struct json *first = parse(before), *second = parse(after);
+	int64_t count = probe_oom_kills(first, second);
+	json_free(first);
+	json_free(second);
+	return count;
+}
+
+static void a_kernel_that_keeps_no_count_of_its_kills_is_told_from_one_that_killed_none(void **state)
+{
+	assert_int_equal(kills("{\"oom_kills\":3}", "{\"oom_kills\":3}"), 0);
+	assert_int_equal(kills("{\"oom_kills\":3}", "{\"oom_kills\":5}"), 2);
+	assert_int_equal(kills("{\"oom_kills\":null}", "{\"oom_kills\":null}"), -1);
+	assert_int_equal(kills("{\"oom_kills\":3}", "{}"), -1);
+	assert_int_equal(kills("{}", "{\"oom_kills\":3}"), -1);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -92,6 +135,8 @@ int main(void)
 		cmocka_unit_test(a_machine_is_known_by_its_hardware_not_by_its_name),
 		cmocka_unit_test(two_readings_tell_what_happened_between_them),
 		cmocka_unit_test(a_reading_of_this_machine_counts_up),
+		cmocka_unit_test(memory_that_was_not_known_before_is_not_held),
+		cmocka_unit_test(a_kernel_that_keeps_no_count_of_its_kills_is_told_from_one_that_killed_none),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
