@@ -379,8 +379,8 @@ template <int HEAD_DIM, int SLOTS> struct decode_variant {
 
 /* Slots where blocks are few: all of a short context. Many blocks have less, so that two of them fit on a processor. Results do not
  * depend on it. */
-template <int HEAD_DIM> using few_blocks = decode_variant<HEAD_DIM, HEAD_DIM <= 128 ? 4 : 2>;
-template <int HEAD_DIM> using many_blocks = decode_variant < HEAD_DIM, HEAD_DIM<128 ? 4 : HEAD_DIM == 128 ? 3 : 2>;
+template <int HEAD_DIM> using few_blocks = decode_variant<HEAD_DIM, (HEAD_DIM <= 128 ? 4 : 2)>;
+template <int HEAD_DIM> using many_blocks = decode_variant<HEAD_DIM, (HEAD_DIM < 128 ? 4 : HEAD_DIM == 128 ? 3 : 2)>;
 
 cudaError_t attention_decode(struct kn_backend *backend, const struct kn_attention *args, const struct attention_cut *cut)
 {
