@@ -31,8 +31,9 @@ struct option {
 	const char *help; /* one sentence; says the default */
 };
 
-/* Parses argv[first..argc). Of an option that is given twice the last counts, as elsewhere, but for lists. Words that are no options go to positionals (at most positionals_max); "--" ends options.
- * Errors name the option and the accepted form: STATUS_INPUT. */
+/* Parses argv[first..argc). Of an option that is given twice the last counts, as elsewhere, but for lists. Words that are no
+ * options go to positionals (at most positionals_max); "--" ends options. Errors name the option and the accepted form:
+ * STATUS_INPUT. */
 enum status options_parse(const struct option *options, size_t count, int argc, char **argv, int first, const char **positionals,
 	size_t positionals_max, size_t *positionals_count, struct err *err);
 

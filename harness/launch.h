@@ -32,8 +32,9 @@ struct launch_state {
 
 struct launch;
 
-/* Starts guard and engine, makes this process a subreaper (of what a lost guard leaves), and returns once the engine runs its own program or has failed to: state->exec_errno tells. Errors are
- * those of this machine: STATUS_UNAVAILABLE. *out is released by launch_destroy. */
+/* Starts guard and engine, makes this process a subreaper (of what a lost guard leaves), and returns once the engine runs its own
+ * program or has failed to: state->exec_errno tells. Errors are those of this machine: STATUS_UNAVAILABLE. *out is released by
+ * launch_destroy. */
 enum status launch_start(const struct launch_request *request, struct launch **out, struct err *err);
 
 /* Readable when launch_update has something new. */
