@@ -9,6 +9,7 @@
 #include "harness/stats.h"
 
 #define CONFIDENCE 0.95
+#define AIPERF_SCHEMA "1.0" /* of profile_export_aiperf_aggregate.json, AIPerf 0.13.0 */
 
 static const struct json *named(const struct json *list, const char *key, const struct json *number)
 {
@@ -102,6 +103,7 @@ static double launch_mean(const struct json *launch, const struct json *workload
 	return count ? sum / (double)count : NAN;
 }
 
+/* Of one value the spread is 0 and the interval is the value itself, as AIPerf has it; the metadata says "single_run" then. */
 static struct json *summary(const double *values, size_t count, const char *unit)
 {
 	double mean = 0, squares = 0, low = INFINITY, high = -INFINITY;
@@ -112,7 +114,7 @@ static struct json *summary(const double *values, size_t count, const char *unit
 	}
 	for (size_t i = 0; i < count; i++)
 		squares += (values[i] - mean) * (values[i] - mean);
-	double std = count > 1 ? sqrt(squares / (double)(count - 1)) : NAN, se = std / sqrt((double)count);
+	double std = count > 1 ? sqrt(squares / (double)(count - 1)) : 0, se = std / sqrt((double)count);
 	double t = count > 1 ? stats_student_quantile(1 - (1 - CONFIDENCE) / 2, (double)(count - 1)) : NAN;
 	struct json *object = json_new_object();
 	json_set(object, "mean", json_new_number(mean));
@@ -121,8 +123,9 @@ static struct json *summary(const double *values, size_t count, const char *unit
 	json_set(object, "max", json_new_number(high));
 	json_set(object, "cv", json_new_number(mean != 0 ? std / mean : NAN));
 	json_set(object, "se", json_new_number(se));
-	json_set(object, "ci_low", json_new_number(mean - t * se));
-	json_set(object, "ci_high", json_new_number(mean + t * se));
+	double half = count > 1 ? t * se : 0;
+	json_set(object, "ci_low", json_new_number(mean - half));
+	json_set(object, "ci_high", json_new_number(mean + half));
 	json_set(object, "t_critical", json_new_number(t));
 	json_set(object, "unit", json_new_string(unit));
 	return object;
@@ -147,8 +150,9 @@ static struct json *metadata_of(const struct json *launches, const struct json *
 		bool is_good = text_equal(json_text(json_get(launch, "failure")), "none");
 		total++;
 		good += is_good;
-		json_append(labels, json_new_string(text_str(&label)));
-		if (!is_good) {
+		if (is_good) {
+			json_append(labels, json_new_string(text_str(&label)));
+		} else {
 			struct json *one = json_new_object();
 			json_set(one, "label", json_new_string(text_str(&label)));
 			json_set(one, "error", json_new_string(json_text(json_get(launch, "reason"))));
@@ -162,6 +166,8 @@ static struct json *metadata_of(const struct json *launches, const struct json *
 	json_set(metadata, "failed_runs", failed);
 	json_set(metadata, "confidence_level", json_new_number(CONFIDENCE));
 	json_set(metadata, "run_labels", labels);
+	if (good == 1)
+		json_set(metadata, "single_run", json_new_bool(true));
 	return metadata;
 }
 
@@ -199,6 +205,7 @@ struct json *export_aiperf(const struct json *record)
 			struct json *one = json_new_object(), *metadata = metadata_of(launches, arm);
 			json_set(metadata, "arm", json_clone(json_get(json_at(arms, a), "name")));
 			json_set(metadata, "workload", json_clone(json_get(json_at(workloads, w), "name")));
+			json_set(one, "schema_version", json_new_string(AIPERF_SCHEMA));
 			json_set(one, "metadata", metadata);
 			json_set(one, "metrics", metrics_object);
 			json_append(list, one);

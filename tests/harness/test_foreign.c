@@ -91,6 +91,25 @@ static void serving_benchmarks_are_read_with_their_units(void **state)
 	json_free(rows);
 }
 
+static void files_that_vllm_and_sglang_really_wrote_are_read(void **state)
+{
+	struct json *rows = read_golden("vllm_bench_recorded.json");
+	assert_int_equal(json_count(rows), 1);
+	assert_string_equal(text_at(rows, 0, "tool"), "vllm-bench");
+	assert_string_equal(text_at(rows, 0, "model"), "smollm");
+	assert_true(fabs(number_at(rows, 0, "tokens_per_s") - 404.927) < 1e-3 && number_at(rows, 0, "concurrency") == 4);
+	assert_true(fabs(number_at(rows, 0, "ttft_ms_p50") - 200.307) < 1e-3 &&
+		fabs(number_at(rows, 0, "tpot_ms_p50") - 7.0897) < 1e-3);
+	assert_true(number_at(rows, 0, "completed") == 32 && number_at(rows, 0, "failed") == 0);
+	json_free(rows);
+	rows = read_golden("sglang_bench_recorded.jsonl"); /* its request rate is the word Infinity, which JSON does not have */
+	assert_int_equal(json_count(rows), 1);
+	assert_string_equal(text_at(rows, 0, "tool"), "sglang-bench");
+	assert_true(fabs(number_at(rows, 0, "tokens_per_s") - 388.169) < 1e-3 && number_at(rows, 0, "completed") == 32);
+	assert_true(fabs(number_at(rows, 0, "ttft_ms_p50") - 223.530) < 1e-3);
+	json_free(rows);
+}
+
 static void what_cannot_be_read_is_refused_with_its_place(void **state)
 {
 	static const struct {
@@ -435,6 +454,64 @@ static void launches_go_out_as_aggregates(void **state)
 	json_free(record);
 }
 
+/* Launches with these rates, the last of them failed; export_aiperf's first aggregate. Caller frees. */
+static struct json *aggregate_of(const char *launches)
+{
+	struct text text = {0};
+	struct json *record = NULL;
+	text_printf(&text,
+		"{\"arms\": [{\"arm\": 0, \"name\": \"baseline\"}], \"workloads\": [{\"workload\": 0, \"name\": \"w\"}], "
+		"\"launches\": [%s]}",
+		launches);
+	assert_int_equal(json_parse(text_str(&text), text.len, "r", &record, NULL), STATUS_OK);
+	struct json *list = export_aiperf(record), *first = json_clone(json_at(list, 0));
+	json_free(list);
+	json_free(record);
+	text_release(&text);
+	return first;
+}
+
+static void expect_aggregate(const struct json *recorded, const struct json *ours)
+{
+	const struct json *told = json_get(json_get(recorded, "metrics"), "output_token_throughput_avg");
+	const struct json *made = json_get(json_get(ours, "metrics"), "output_tps");
+	assert_string_equal(json_text(json_get(ours, "schema_version")), json_text(json_get(recorded, "schema_version")));
+	assert_int_equal(json_count(made), json_count(told));
+	for (void *at = json_first(told); at; at = json_next(told, at)) {
+		const struct json *want = json_iterator_value(at), *got = json_get(made, json_iterator_key(at));
+		assert_non_null(got);
+		if (json_is_number(want) && fabs(json_number(want, 0) - json_number(got, NAN)) > 1e-6)
+			fail_msg("%s: %g, AIPerf has %g", json_iterator_key(at), json_number(got, NAN), json_number(want, 0));
+	}
+	told = json_get(recorded, "metadata");
+	made = json_get(ours, "metadata");
+	for (void *at = json_first(told); at; at = json_next(told, at)) {
+		const struct json *want = json_iterator_value(at), *got = json_get(made, json_iterator_key(at));
+		assert_int_equal(json_kind_of(got), json_kind_of(want));
+		assert_int_equal(json_count(got), json_count(want));
+		assert_true(json_kind_of(want) == JSON_KIND_ARRAY || json_same(got, want));
+	}
+}
+
+static void aggregates_have_the_members_and_numbers_of_aiperf(void **state)
+{
+	struct text text = {0};
+	struct json *recorded = NULL;
+	assert_int_equal(file_read("tests/golden/foreign/aiperf_aggregate_recorded.json", 1 << 20, &text, NULL), STATUS_OK);
+	assert_int_equal(json_parse(text_str(&text), text.len, "a", &recorded, NULL), STATUS_OK);
+	struct json *three = aggregate_of("{\"arm\": 0, \"failure\": \"none\", \"runs\": [{\"workload\": 0, \"output_tps\": 100}]},"
+					  "{\"arm\": 0, \"failure\": \"none\", \"runs\": [{\"workload\": 0, \"output_tps\": 101}]},"
+					  "{\"arm\": 0, \"failure\": \"none\", \"runs\": [{\"workload\": 0, \"output_tps\": 103}]},"
+					  "{\"arm\": 0, \"failure\": \"crash\", \"reason\": \"crash\", \"runs\": []}");
+	struct json *one = aggregate_of("{\"arm\": 0, \"failure\": \"none\", \"runs\": [{\"workload\": 0, \"output_tps\": 100}]}");
+	expect_aggregate(json_get(recorded, "three"), three);
+	expect_aggregate(json_get(recorded, "one"), one);
+	json_free(one);
+	json_free(three);
+	json_free(recorded);
+	text_release(&text);
+}
+
 #define STORE_TEST(f) cmocka_unit_test_setup_teardown(f, open_store, close_store)
 
 int main(void)
@@ -442,6 +519,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(llama_bench_is_read_from_json_lines_and_sql),
 		cmocka_unit_test(serving_benchmarks_are_read_with_their_units),
+		cmocka_unit_test(files_that_vllm_and_sglang_really_wrote_are_read),
 		cmocka_unit_test(what_cannot_be_read_is_refused_with_its_place),
 		cmocka_unit_test(each_member_has_its_rule),
 		cmocka_unit_test(objects_of_others_are_left_to_the_caller),
@@ -452,6 +530,7 @@ int main(void)
 		STORE_TEST(runs_go_out_as_csv),
 		cmocka_unit_test(fields_of_csv_are_quoted_where_they_must_be),
 		STORE_TEST(launches_go_out_as_aggregates),
+		cmocka_unit_test(aggregates_have_the_members_and_numbers_of_aiperf),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
