@@ -34,6 +34,28 @@ static void what_is_saved_comes_back_as_cells(void **state)
 	assert_int_equal(store_bed_ask(f->store, "SELECT count(*) FROM request WHERE cached_tokens IS NULL"), 12);
 }
 
+/* Not as a stand-in that differs from launch to launch. */
+static void a_goodput_of_zero_comes_back_as_zero(void **state)
+{
+	struct store_bed *f = *state;
+	struct launch_cells cells = {0};
+	bool resumed;
+	store_bed_begin(f, false, &resumed);
+	store_bed_save(f, 0, 0, 100);
+	store_bed_save(f, 2, 0, 120);
+	assert_int_equal(sql_exec(f->store->sql, "UPDATE run SET goodput_rps = 0", NULL), STATUS_OK);
+	assert_int_equal(
+		sql_exec(f->store->sql, "UPDATE run SET goodput_rps = 3 WHERE launch_id = 2 AND idx = 0", NULL), STATUS_OK);
+	f->experiment->rules.metric = "goodput_rps";
+	assert_int_equal(store_load_cells(f->store, f->id, f->experiment, &cells, &f->err), STATUS_OK);
+	assert_true(exp(cells.items[0].log_metric[0]) == 0);
+	assert_true(fabs(exp(cells.items[1].log_metric[0]) - 1.5) < 1e-9); /* counts add up: 3 and 0 */
+	for (int i = 0; i < 2; i++)
+		assert_true(cells.items[i].seconds[0] > 0 &&
+			cells.items[i].requests[0] == 2 * f->experiment->workloads[0].requests); /* of two runs */
+	launch_cells_release(&cells);
+}
+
 static void only_the_last_attempt_of_a_launch_counts(void **state)
 {
 	struct store_bed *f = *state;
@@ -272,6 +294,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		STORE_TEST(what_is_saved_comes_back_as_cells),
+		STORE_TEST(a_goodput_of_zero_comes_back_as_zero),
 		STORE_TEST(only_the_last_attempt_of_a_launch_counts),
 		STORE_TEST(a_launch_is_never_saved_twice),
 		STORE_TEST(voided_runs_and_dirty_failures_are_marked),

@@ -218,6 +218,41 @@ static void the_same_settings_are_compared_with_an_interval(void **state)
 	json_free(out);
 }
 
+static void set_goodput(struct store_bed *f, int64_t id, int arm, double value)
+{
+	char text[200];
+	snprintf(text, sizeof text,
+		"UPDATE run SET goodput_rps = %g WHERE launch_id IN (SELECT launch_id FROM launch WHERE experiment_id = %lld AND "
+		"arm = %d)",
+		value, (long long)id, arm);
+	assert_int_equal(sql_exec(f->store->sql, text, NULL), STATUS_OK);
+}
+
+/* Zero before and after is no effect; of a zero before nothing is a percentage; a zero after is the loss of everything. */
+static void zeros_are_compared_as_what_they_are(void **state)
+{
+	struct store_bed *f = *state;
+	struct json *out = NULL;
+	char old[24], new[24];
+	int64_t before = measure_again(f, 1), after = measure_again(f, 0.9);
+	for (int arm = 0; arm < 4; arm++) {
+		set_goodput(f, before, arm, arm == 3 ? 2.5 : 0);
+		set_goodput(f, after, arm, arm == 2 ? 1.5 : 0);
+	}
+	assert_int_equal(sql_exec(f->store->sql, "UPDATE experiment SET metric = 'goodput_rps'", NULL), STATUS_OK);
+	snprintf(old, sizeof old, "%lld", (long long)before);
+	snprintf(new, sizeof new, "%lld", (long long)after);
+	assert_int_equal(RUN(f, cmd_compare, &out, old, new), STATUS_OK);
+	assert_int_equal(json_count(out), 3);
+	const struct json *same = json_at(out, 0), *gained = json_at(out, 1), *lost = json_at(out, 2);
+	assert_true(json_number(json_get(same, "effect_pct"), NAN) == 0 && json_number(json_get(same, "p"), NAN) == 1);
+	assert_true(json_number(json_get(same, "ci_low_pct"), NAN) == 0 && json_number(json_get(same, "old"), NAN) == 0);
+	assert_int_equal(json_kind_of(json_get(gained, "effect_pct")), JSON_KIND_NULL);
+	assert_true(json_number(json_get(gained, "old"), NAN) == 0 && fabs(json_number(json_get(gained, "new"), NAN) - 1.5) < 1e-9);
+	assert_true(json_number(json_get(lost, "effect_pct"), NAN) == -100 && json_number(json_get(lost, "new"), NAN) == 0);
+	json_free(out);
+}
+
 static void another_machine_is_no_baseline(void **state)
 {
 	struct store_bed *f = *state;
@@ -241,6 +276,7 @@ int main(void)
 		STORE_TEST(dates_and_the_order_of_saving_change_nothing),
 		STORE_TEST(an_experiment_is_never_compared_with_itself),
 		STORE_TEST(the_same_settings_are_compared_with_an_interval),
+		STORE_TEST(zeros_are_compared_as_what_they_are),
 		STORE_TEST(another_machine_is_no_baseline),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
