@@ -324,6 +324,30 @@ static void what_a_killed_guard_leaves_is_found_and_ended(void **state)
 	unlink(escapee_path);
 }
 
+/* A worker may have been started with another environment; then its session tells whose it is. */
+static void what_a_killed_guard_leaves_without_its_environment_is_known_by_its_session(void **state)
+{
+	char path[32], script[128];
+	struct string_vector arguments = {0}, environment = {0};
+	struct launch *launch = NULL;
+	snprintf(script, sizeof(script), "env -i /bin/sh -c 'echo $$ >%s; exec sleep 600' & wait", temporary_file(path));
+	string_vector_add(&arguments, "/bin/sh");
+	string_vector_add(&arguments, "-c");
+	string_vector_add(&arguments, script);
+	string_vector_add(&environment, "PATH=/usr/bin:/bin");
+	struct launch_request request = {.arguments = &arguments, .environment = &environment};
+	assert_int_equal(runner_local.start(&request, &launch, NULL), STATUS_OK);
+	pid_t worker = read_pid(path);
+	kill(launch_guard_pid(launch), SIGKILL);
+	const struct launch_state *end = launch_stop(launch, 1);
+	assert_true(end->guard_lost && end->clean);
+	assert_true(support_wait_gone(worker, 1));
+	launch_destroy(launch);
+	string_vector_release(&arguments);
+	string_vector_release(&environment);
+	unlink(path);
+}
+
 /* A guard that is stopped answers nobody. */
 static void a_guard_that_does_not_answer_is_replaced(void **state)
 {
@@ -443,6 +467,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(when_the_harness_is_killed_everything_is_gone_within_two_seconds),
 		cmocka_unit_test(when_the_guard_is_killed_the_engine_dies_and_the_loss_is_told),
 		cmocka_unit_test(what_a_killed_guard_leaves_is_found_and_ended),
+		cmocka_unit_test(what_a_killed_guard_leaves_without_its_environment_is_known_by_its_session),
 		cmocka_unit_test(a_guard_that_does_not_answer_is_replaced),
 		cmocka_unit_test(the_environment_is_defined_and_recorded),
 		cmocka_unit_test(environments_are_the_same_when_all_but_port_and_nonce_is),
