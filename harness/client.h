@@ -6,7 +6,8 @@
  *
  * The time of an event is the one at which the kernel received the bytes that complete it, told with the read (harness/arrival.h);
  * bench_client prints how long after their sending that is. Events that one read brings share its time, so those that come to one
- * stream within one or two milliseconds may, while more than 4,000 come a second (harness/ready.h). Why it is so: CLIENT_NOTES.md. */
+ * stream within one or two milliseconds may, while more than 4,000 come a second (harness/ready.h). Why it is so: CLIENT_NOTES.md.
+ */
 #ifndef HARNESS_CLIENT_H
 #define HARNESS_CLIENT_H
 
