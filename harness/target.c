@@ -230,6 +230,16 @@ void target_switches(const struct experiment *experiment, const struct arm *arm,
 	}
 }
 
+/* Whether the experiment itself gives the variable of "NAME=value" a value. */
+static bool sets_variable(const struct engine_spec *engine, const char *variable)
+{
+	size_t len = strcspn(variable, "=");
+	for (size_t i = 0; i < engine->n_env; i++)
+		if (strlen(engine->env[i].name) == len && strncmp(engine->env[i].name, variable, len) == 0)
+			return true;
+	return false;
+}
+
 enum status target_environment(const struct target_launch *launch, struct string_vector *out, struct err *err)
 {
 	const struct engine_spec *engine = arm_engine(launch->experiment, launch->arm);
@@ -238,7 +248,7 @@ enum status target_environment(const struct target_launch *launch, struct string
 		return err_set(err, STATUS_INPUT, "unknown adapter '%s'", engine->adapter);
 	enum status status = STATUS_OK;
 	struct text prefix = {0};
-	if (ops->settings_variable)
+	if (ops->settings_variable && !sets_variable(engine, ops->settings_variable))
 		string_vector_add(out, ops->settings_variable);
 	for (size_t i = 0; i < engine->n_env && !status; i++) {
 		text_clear(&prefix);

@@ -44,8 +44,8 @@ enum status target_command(const struct target_launch *launch, struct string_vec
 /* Names of the switches that target_command uses for the arm's settings. The caller releases *out. */
 void target_switches(const struct experiment *experiment, const struct arm *arm, struct string_vector *out);
 
-/* Variables that are set for an arm, as "NAME=value": those that the kind of engine needs to tell its settings, then engine.env,
- * then settings with an "env:NAME" switch; of one name the last holds. */
+/* Variables that are set for an arm, as "NAME=value": what the kind of engine needs to tell its settings, unless
+ * engine.env names it too, then engine.env, then settings with an "env:NAME" switch. */
 enum status target_environment(const struct target_launch *launch, struct string_vector *out, struct err *err);
 
 enum target_identity {

@@ -105,6 +105,25 @@ static void a_knob_can_be_an_environment_variable(void **state)
 	expect_arguments(&fixture, "[\"s\",\"4242\"]");
 }
 
+static void vllm_is_made_to_tell_its_settings_unless_the_experiment_decides(void **state)
+{
+	static struct name_value env[] = {{"VLLM_SERVER_DEV_MODE", "0"}};
+	const char *command[] = {"s"};
+	for (int decided = 0; decided < 2; decided++) {
+		struct fixture fixture;
+		struct string_vector out = {0};
+		set_up(&fixture, "vllm", command, 1, "{}");
+		fixture.experiment.engine.env = env;
+		fixture.experiment.engine.n_env = (size_t)decided;
+		struct target_launch launch = {&fixture.experiment, &fixture.arm, NULL, 4242};
+		assert_int_equal(target_environment(&launch, &out, NULL), STATUS_OK);
+		assert_int_equal(out.count, 1);
+		assert_string_equal(out.items[0], decided ? "VLLM_SERVER_DEV_MODE=0" : "VLLM_SERVER_DEV_MODE=1");
+		string_vector_release(&out);
+		json_free(fixture.values);
+	}
+}
+
 static void external_engines_have_their_own_names(void **state)
 {
 	struct fixture fixture;
@@ -258,6 +277,7 @@ int main(void)
 		cmocka_unit_test(placeholders_are_replaced_anywhere_and_nothing_else_is),
 		cmocka_unit_test(kinds_of_values_become_arguments_as_documented),
 		cmocka_unit_test(a_knob_can_be_an_environment_variable),
+		cmocka_unit_test(vllm_is_made_to_tell_its_settings_unless_the_experiment_decides),
 		cmocka_unit_test(external_engines_have_their_own_names),
 		cmocka_unit_test(what_cannot_be_launched_is_refused_with_the_reason),
 		cmocka_unit_test(before_a_port_is_chosen_its_place_stays_visible),
