@@ -9,7 +9,7 @@
  *   bytes of (row, block): two words, one for each depth of 16, columns in order.
  *   Q4_0, Q4_1  64 columns: [32 lanes][block][row half] words; scales f16 [8 g][block][row half]; Q4_1: minimums likewise.
  *   Q8_0        32 columns: [32 lanes][row half][depth] words, each byte + 128; scales f16 [8 g][row half].
- *   F8          64 columns: 2 blocks of [32 lanes][row half][depth] words. Scales: struct quant_segment.
+ *   F8          128 columns: 4 blocks of [32 lanes][row half][depth] words. Scales: struct quant_segment.
  *   Q4_K        256 columns: 4 chunks of [32 lanes][block][row half] words, chunk i holding sub-blocks i and i + 4; then for each
  * lane the 6-bit scales and minimums of sub-blocks t and t + 4, rows g and g + 8: a word and a half word, see quant_pack.cu; then
  * (d, dmin) [8 g][row half]. Q6_K        256 columns: 4 chunks of nibbles as before, chunk i holding sub-blocks 2i and 2i + 1; 4
@@ -37,32 +37,30 @@ enum quant_form { QUANT_Q4_0, QUANT_Q4_1, QUANT_Q8_0, QUANT_F8, QUANT_Q4_K, QUAN
 
 __host__ __device__ constexpr int quant_unit_cols(int form)
 {
-	return form == QUANT_Q4_K || form == QUANT_Q6_K ? QUANT_SUPER_COLS : form == QUANT_Q8_0 ? 32 : 64;
+	return form == QUANT_Q4_K || form == QUANT_Q6_K ? QUANT_SUPER_COLS : form == QUANT_F8 ? 128 : form == QUANT_Q8_0 ? 32 : 64;
 }
 
 __host__ __device__ constexpr int quant_unit_bytes(int form)
 {
 	return form == QUANT_Q4_K    ? 16 * 144
 		: form == QUANT_Q6_K ? 16 * 210
-		: form == QUANT_F8   ? 16 * 64
+		: form == QUANT_F8   ? 16 * 128
 		: form == QUANT_Q8_0 ? 16 * 34
 		: form == QUANT_Q4_1 ? 16 * 40
 				     : 16 * 36;
 }
 
-#define QUANT_F8_SCALE_COLS 128 /* columns that share a scale: two units */
-
-/* Units that a warp fetches at a time, and how many such stages it has under way: measured, see QUANT_NOTES.md. */
+/* Units that a warp fetches at a time: 128 columns, or the 256 of the K forms. */
 __host__ __device__ constexpr int quant_stage_units(int form)
 {
-	return form == QUANT_Q4_0 || form == QUANT_Q4_1 || form == QUANT_Q8_0 ? 2 : 1;
+	return form == QUANT_Q4_K || form == QUANT_Q6_K ? 1 : 128 / quant_unit_cols(form);
 }
 
 /* Strips of one slice, or of neighbouring slices of one form that fill whole strips. Rows are those of the matrix. Where all
  * segments have one form, each of the three arrays goes on from a segment to the next. */
 struct quant_segment {
 	const uint8_t *units; /* [n_strips][n_units] */
-	const float *unit_scales; /* F8 only: [n_strips][n_units / 2] factor of the strip's 16 rows in two units' columns */
+	const float *unit_scales; /* F8 only: [n_strips][n_units] factor of the strip's 16 rows in the unit's columns */
 	const float *row_scales; /* F8 only: [16 * n_strips] */
 	int32_t form, strip_begin, n_strips, n_units;
 	int32_t row_begin, rows;

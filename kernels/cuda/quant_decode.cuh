@@ -112,9 +112,9 @@ struct quant_fragments {
 };
 
 /* Where a lane stands and what it multiplies with. A tile of activation rows is 8 columns of the product, of which a lane gets the
- * sums of columns 2t and 2t + 1; one row of activations is column 0, and only the sums of lanes with t = 0 mean something. */
+ * sums of columns 2t and 2t + 1. */
 template <int ROWS> struct quant_lane {
-	static const int TILES = ROWS == 1 ? 1 : ROWS / 8;
+	static const int TILES = ROWS / 8;
 	int lane, g, t;
 	const __half *x; /* of this lane's columns */
 	const float *offsets, *sums; /* of the two rows whose sums it gets */
@@ -125,11 +125,10 @@ template <int ROWS> struct quant_lane {
 		lane = threadIdx.x % CUDA_WARP;
 		g = lane / 4;
 		t = lane % 4;
-		const int row = ROWS == 1 ? 0 : g;
-		x = panel.x + row * 32 + 8 * t;
-		offsets = panel.offsets + (ROWS == 1 ? 0 : 2 * t);
-		sums = panel.sums + (ROWS == 1 ? 0 : 2 * t);
-		parts = panel.parts + row * 16 + t * 4;
+		x = panel.x + g * 32 + 8 * t;
+		offsets = panel.offsets + 2 * t;
+		sums = panel.sums + 2 * t;
+		parts = panel.parts + g * 16 + t * 4;
 	}
 
 	__device__ __forceinline__ uint4 input(int block, int n) const
@@ -140,24 +139,14 @@ template <int ROWS> struct quant_lane {
 	/* Sets the sums to what takes the offset of nibbles away. */
 	__device__ __forceinline__ void begin(int block, int n, float (&c)[4]) const
 	{
-		if (ROWS == 1) {
-			const float4 four = *(const float4 *)(offsets + block * 4);
-			c[0] = four.x;
-			c[1] = four.y;
-			c[2] = four.z;
-			c[3] = four.w;
-		} else {
-			const float2 two = *(const float2 *)(offsets + block * ROWS + n * 8);
-			c[0] = c[2] = two.x;
-			c[1] = c[3] = two.y;
-		}
+		const float2 two = *(const float2 *)(offsets + block * ROWS + n * 8);
+		c[0] = c[2] = two.x;
+		c[1] = c[3] = two.y;
 	}
 
 	/* S of the block, for both columns. */
 	__device__ __forceinline__ float2 sum(int block, int n) const
 	{
-		if (ROWS == 1)
-			return make_float2(sums[block], 0.0f);
 		return *(const float2 *)(sums + block * ROWS + n * 8);
 	}
 
@@ -172,11 +161,25 @@ template <int ROWS> struct quant_lane {
 	__device__ __forceinline__ void add(float (&acc)[4], float low, float high, const float (&c)[4]) const
 	{
 		acc[0] = fmaf(low, c[0], acc[0]);
-		acc[2] = fmaf(high, c[2], acc[2]);
-		if (ROWS == 1)
-			return;
 		acc[1] = fmaf(low, c[1], acc[1]);
+		acc[2] = fmaf(high, c[2], acc[2]);
 		acc[3] = fmaf(high, c[3], acc[3]);
+	}
+};
+
+/* Scales and minimums of sub-blocks t and t + 4 of a unit of Q4_K, as pairs of f16; low: of row g, high: of row g + 8. */
+struct quant_scales_q4_k {
+	uint32_t scales_low, scales_high, mins_low, mins_high;
+
+	__device__ __forceinline__ quant_scales_q4_k(const uint8_t *unit, int lane)
+	{
+		const uint32_t packed = *(const uint32_t *)(unit + 2048 + lane * 4);
+		const uint32_t rest = *(const uint16_t *)(unit + 2176 + lane * 2);
+		const uint32_t spread = __byte_perm(rest, 0, 0x4140);
+		scales_low = minus(masked_or<0x003f003fu>(packed, F16_1024), F16_1024);
+		mins_low = minus(masked_or<0x003f003fu>(packed >> 6, F16_1024), F16_1024);
+		mins_high = minus(masked_or<0x003f003fu>(spread, F16_1024), F16_1024);
+		scales_high = minus(masked_or<0x00300030u>(spread >> 2, masked_or<0x000f000fu>(packed >> 12, F16_1024)), F16_1024);
 	}
 };
 
@@ -235,12 +238,12 @@ static __device__ __forceinline__ void unit_f8(
 {
 	float c[quant_lane<ROWS>::TILES][4] = {};
 #pragma unroll
-	for (int b = 0; b < 2; b++) {
+	for (int b = 0; b < 4; b++) {
 		struct quant_fragments f;
 		f.from_f8(*(const uint4 *)(unit + b * 512 + l.lane * 16));
 #pragma unroll
 		for (int n = 0; n < l.TILES; n++)
-			l.multiply(f, l.input(2 * index + b, n), c[n]);
+			l.multiply(f, l.input(4 * index + b, n), c[n]);
 	}
 	const float scale = *(const float *)(unit + quant_unit_bytes(QUANT_F8)); /* copied there with the unit */
 #pragma unroll
@@ -254,21 +257,14 @@ template <int ROWS>
 static __device__ __forceinline__ void unit_q4_k(
 	const uint8_t *unit, int index, const struct quant_lane<ROWS> &l, float (&acc)[quant_lane<ROWS>::TILES][4])
 {
-	const uint32_t packed = *(const uint32_t *)(unit + 2048 + l.lane * 4);
-	const uint32_t rest = *(const uint16_t *)(unit + 2176 + l.lane * 2);
+	const struct quant_scales_q4_k scales(unit, l.lane);
 	const uint2 factors = *(const uint2 *)(unit + 2240 + l.g * 8);
-	const uint32_t spread = __byte_perm(rest, 0, 0x4140);
-	const uint32_t scales_low = minus(masked_or<0x003f003fu>(packed, F16_1024), F16_1024);
-	const uint32_t mins_low = minus(masked_or<0x003f003fu>(packed >> 6, F16_1024), F16_1024);
-	const uint32_t mins_high = minus(masked_or<0x003f003fu>(spread, F16_1024), F16_1024);
-	const uint32_t scales_high =
-		minus(masked_or<0x00300030u>(spread >> 2, masked_or<0x000f000fu>(packed >> 12, F16_1024)), F16_1024);
 	float sums[quant_lane<ROWS>::TILES][4] = {};
 #pragma unroll
 	for (int chunk = 0; chunk < 4; chunk++) {
 		const uint4 quants = *(const uint4 *)(unit + chunk * 512 + l.lane * 16);
-		const float2 low = to_floats(__shfl_sync(0xffffffffu, scales_low, chunk, 4));
-		const float2 high = to_floats(__shfl_sync(0xffffffffu, scales_high, chunk, 4));
+		const float2 low = to_floats(__shfl_sync(0xffffffffu, scales.scales_low, chunk, 4));
+		const float2 high = to_floats(__shfl_sync(0xffffffffu, scales.scales_high, chunk, 4));
 #pragma unroll
 		for (int b = 0; b < 2; b++) {
 			const int block = 8 * index + chunk + 4 * b;
@@ -284,7 +280,7 @@ static __device__ __forceinline__ void unit_q4_k(
 		}
 	}
 	const float2 low = to_floats(factors.x), high = to_floats(factors.y); /* d and dmin of rows g and g + 8 */
-	const uint32_t mins[4] = {mins_low, mins_high, mins_low, mins_high};
+	const uint32_t mins[4] = {scales.mins_low, scales.mins_high, scales.mins_low, scales.mins_high};
 #pragma unroll
 	for (int n = 0; n < l.TILES; n++) {
 		float c[4] = {};

@@ -8,6 +8,7 @@ extern "C" {
 }
 
 #define THREADS 128
+#define F8_COLS quant_unit_cols(QUANT_F8)
 
 /* --- layout ------------------------------------------------------------------------------------------------------- */
 
@@ -46,7 +47,7 @@ static bool scales_fit(const struct kn_slice *slice)
 	if (whole_rows && slice->scale_rows == 1)
 		return true;
 	return (whole_columns || (slice->scale_rows % QUANT_STRIP_ROWS == 0 && slice->row_begin % QUANT_STRIP_ROWS == 0)) &&
-		(whole_rows || (slice->scale_cols % QUANT_F8_SCALE_COLS == 0 && slice->col_begin % QUANT_F8_SCALE_COLS == 0));
+		(whole_rows || (slice->scale_cols % F8_COLS == 0 && slice->col_begin % F8_COLS == 0));
 }
 
 static int64_t rows_of(const struct kn_slice *slice)
@@ -100,7 +101,7 @@ bool quant_lay_out(const struct kn_slice *slices, size_t n_slices, struct quant_
 	for (int i = 0; i < out->n_segments; i++) {
 		const int form = out->segments[i].form;
 		const int stage = quant_stage_units(form) * quant_unit_bytes(form) + (form == QUANT_F8 ? 16 : 0);
-		const int granule = form == QUANT_F8 ? QUANT_F8_SCALE_COLS : quant_unit_cols(form);
+		const int granule = quant_unit_cols(form);
 		out->granule_cols = granule > out->granule_cols ? granule : out->granule_cols;
 		out->stage_bytes = stage > out->stage_bytes ? stage : out->stage_bytes;
 	}
@@ -121,8 +122,7 @@ bool quant_lay_out(const struct kn_slice *slices, size_t n_slices, struct quant_
 	for (int i = 0; i < out->n_segments; i++) {
 		struct quant_segment *segment = &out->segments[i];
 		segment->unit_scales = (const float *)at;
-		at += segment->form == QUANT_F8 ? (uintptr_t)segment->n_strips * (uintptr_t)segment->n_units / 2 * sizeof(float)
-						: 0;
+		at += segment->form == QUANT_F8 ? (uintptr_t)segment->n_strips * (uintptr_t)segment->n_units * sizeof(float) : 0;
 	}
 	*bytes = at;
 	return true;
@@ -205,7 +205,7 @@ static __device__ uint32_t word_q8_0(const struct stored_strip &strip, int unit,
 static __device__ uint32_t word_f8(const struct stored_strip &strip, int unit, int word)
 {
 	const int lane = word / 4 % 32, row = lane / 4 + 8 * (word / 2 % 2);
-	const int column = 64 * unit + 32 * (word / 128) + 16 * (word % 2) + 4 * (lane % 4);
+	const int column = F8_COLS * unit + 32 * (word / 128) + 16 * (word % 2) + 4 * (lane % 4);
 	uint32_t out = 0;
 	for (int i = 0; i < 4; i++) {
 		const uint8_t *at = stored_block(strip, row, column + i, 1);
@@ -392,7 +392,7 @@ static cudaError_t upload_units(
 /* Factors of the strips of a slice, which begin at strip `strip` of the segment. */
 static cudaError_t upload_scales(const struct kn_slice *slice, const struct quant_segment *segment, int strip)
 {
-	const size_t n_strips = (size_t)strips_of(slice), n_units = (size_t)segment->n_units / 2;
+	const size_t n_strips = (size_t)strips_of(slice), n_units = (size_t)segment->n_units;
 	float *rows = (float *)mem_calloc(n_strips * QUANT_STRIP_ROWS, sizeof *rows);
 	float *units = (float *)mem_calloc(n_strips * n_units, sizeof *units);
 	const bool by_row = slice->scales && slice->scale_rows == 1 && slice->rows > 1;
@@ -401,7 +401,7 @@ static cudaError_t upload_scales(const struct kn_slice *slice, const struct quan
 	const int64_t per_line = slice->scales ? (slice->cols + slice->scale_cols - 1) / slice->scale_cols : 0;
 	for (size_t i = 0; i < n_strips * n_units; i++) {
 		int64_t row = slice->row_begin + (int64_t)(i / n_units) * QUANT_STRIP_ROWS;
-		int64_t col = slice->col_begin + (int64_t)(i % n_units) * QUANT_F8_SCALE_COLS;
+		int64_t col = slice->col_begin + (int64_t)(i % n_units) * F8_COLS;
 		units[i] = 1.0f;
 		if (slice->scales && !by_row && col < slice->cols)
 			units[i] = slice->scales[row / slice->scale_rows * per_line + col / slice->scale_cols];

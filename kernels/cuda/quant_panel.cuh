@@ -1,10 +1,11 @@
-/* Activations as products with quantised weights take them: scaled fp16 in the order of the tensor core's fragments, with sums.
+/* Activations of a few rows as products with quantised weights take them: scaled fp16 in the order of the tensor core's fragments,
+ * with sums.
  *
  * A row is scaled by a power of two so that its largest magnitude lies in [32, 64): no sum below leaves fp16, and what fp16 drops
  * is relative to that. Sums are of the rounded values, so weights with an offset inside the product (see quant_decode.cuh) lose it
  * again to the last bit but fp32 rounding. Layout, for ROWS rows and columns rounded up to 256:
  *   x        [block of 32 columns][ROWS][32] f16, lane t's columns 4t to 4t + 3, then 16 + 4t to 16 + 4t + 3, for t = 0 to 3
- *   offsets  [block][COPIES] f32: minus what the offset of nibbles adds; one row has four copies, the sums of a lane
+ *   offsets  [block][ROWS] f32: minus what the offset of nibbles adds
  *   sums     [block][ROWS] f32: S, the sum of the block
  *   parts    [256 columns][ROWS][4 t][4] f16: S of blocks t and t + 4, then what fp16 dropped of them */
 #ifndef KERNELS_CUDA_QUANT_PANEL_CUH
@@ -13,7 +14,6 @@
 #include "kernels/cuda/device.cuh"
 
 template <int ROWS> struct quant_panel {
-	static const int COPIES = ROWS == 1 ? 4 : ROWS;
 	__half *x;
 	float *offsets, *sums;
 	__half *parts;
@@ -21,7 +21,7 @@ template <int ROWS> struct quant_panel {
 	static __host__ __device__ constexpr size_t bytes(int64_t cols)
 	{
 		const size_t padded = (size_t)(cols + QUANT_SUPER_COLS - 1) / QUANT_SUPER_COLS * QUANT_SUPER_COLS;
-		return padded * ROWS * 2 + padded / 32 * (COPIES + ROWS) * 4 + padded / QUANT_SUPER_COLS * ROWS * 32;
+		return padded * ROWS * 2 + padded / 32 * 2 * ROWS * 4 + padded / QUANT_SUPER_COLS * ROWS * 32;
 	}
 
 	__host__ __device__ quant_panel(void *memory, int64_t cols)
@@ -29,7 +29,7 @@ template <int ROWS> struct quant_panel {
 		const size_t padded = (size_t)(cols + QUANT_SUPER_COLS - 1) / QUANT_SUPER_COLS * QUANT_SUPER_COLS;
 		x = (__half *)memory;
 		offsets = (float *)(x + padded * ROWS);
-		sums = offsets + padded / 32 * COPIES;
+		sums = offsets + padded / 32 * ROWS;
 		parts = (__half *)(sums + padded / 32 * ROWS);
 	}
 
@@ -59,10 +59,7 @@ template <int ROWS> struct quant_panel {
 		if (j != 0)
 			return;
 		const float offset = -(960.0f * even + 64.0f * sum); /* 1024 of even pairs, 64 of odd ones */
-		if (ROWS == 1)
-			*(float4 *)(offsets + block * 4) = make_float4(offset, offset, offset, offset);
-		else
-			offsets[(size_t)block * ROWS + row] = offset;
+		offsets[(size_t)block * ROWS + row] = offset;
 		sums[(size_t)block * ROWS + row] = sum;
 		const __half high = __float2half_rn(sum);
 		__half *part = parts + (((size_t)block / 8 * ROWS + row) * 4 + block % 4) * 4 + block % 8 / 4;

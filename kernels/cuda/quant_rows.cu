@@ -140,7 +140,7 @@ static __device__ float segment_value(const struct quant_segment *segment, int l
 	const int64_t units = (int64_t)strip * segment->n_units;
 	float value = quant_value(segment->form, segment->units + units * quant_unit_bytes(segment->form), row, column);
 	if (segment->form == QUANT_F8)
-		value = value * segment->unit_scales[units / 2 + column / QUANT_F8_SCALE_COLS] * segment->row_scales[line];
+		value = value * segment->unit_scales[units + column / quant_unit_cols(QUANT_F8)] * segment->row_scales[line];
 	return value;
 }
 
@@ -229,7 +229,7 @@ struct quant_block {
 			break;
 		}
 		case QUANT_F8: {
-			const float scale = segment.unit_scales[at / 2];
+			const float scale = segment.unit_scales[at];
 			f.from_f8(*(const uint4 *)(unit + inner * 512 + lane * 16));
 			set(0, scale * segment.row_scales[strip * QUANT_STRIP_ROWS + g], 0.0f);
 			set(1, scale * segment.row_scales[strip * QUANT_STRIP_ROWS + 8 + g], 0.0f);

@@ -8,10 +8,10 @@
 
 #define QUANT_MIXED 6 /* stands for a matrix of several forms; after the last of enum quant_form */
 
-/* Stages that a warp has under way, of a matrix of some form: about 4.5 KB, or 7 of Q6_K. More made no difference. */
+/* Stages that a warp has under way, of a matrix of some form: 4 to 7 KB. More made no difference. */
 static __host__ __device__ constexpr int ring_stages(int form)
 {
-	return form == QUANT_Q4_K || form == QUANT_Q6_K || form == QUANT_MIXED ? 2 : 4;
+	return form == QUANT_Q4_0 || form == QUANT_Q4_1 ? 4 : 2;
 }
 
 struct product_args {
@@ -27,15 +27,41 @@ struct product_args {
 	int64_t y_stride;
 	void *panel; /* few rows: prepared */
 	const float *panel_scales; /* few rows: [n_rows] */
-	int n_rows, cols, n_granules, n_items;
+	int n_rows, cols, n_items;
+	int cut_cols, n_cuts; /* columns are dealt out to the warps in so many pieces of so many, the last perhaps shorter */
+	int padded_cols; /* of a strip */
+	int warp_cuts, n_longer_warps; /* cuts of a warp, and how many warps have one more */
+	int block_items, n_longer_blocks; /* items of a block likewise */
 };
 
-/* What a warp fetches, stage by stage: its granules of a strip, of the next one, and so on. */
+/* Warps of a block, at most so many: such that all have about the same number of cuts; more of them where it makes no difference.
+ */
+int quant_choose_warps(int n_cuts, int most);
+
+/* Deals cuts out to warps and items to blocks. */
+static inline void deal_out(struct product_args *args, int n_warps, int n_blocks)
+{
+	args->warp_cuts = args->n_cuts / n_warps;
+	args->n_longer_warps = args->n_cuts % n_warps;
+	args->block_items = args->n_items / n_blocks;
+	args->n_longer_blocks = args->n_items % n_blocks;
+}
+
+/* The form of all segments, or QUANT_MIXED. */
+int quant_form_of(const struct quant_layout *layout);
+
+/* Product of one row, where its kernel can hold it: cut_cols is then a multiple of QUANT_ONE_CUT_COLS. */
+#define QUANT_ONE_CUT_COLS 128
+bool quant_one_fits(const struct kn_backend *backend, const struct product_args *args);
+cudaError_t quant_one(struct kn_backend *backend, struct product_args *args);
+cudaError_t quant_one_init(const struct kn_backend *backend);
+
+/* What a warp fetches, stage by stage: its columns of a strip, of the next one, and so on. */
 struct quant_stream {
-	int granule_begin, granule_end;
+	int col_begin, col_end;
 	const uint8_t *from; /* of this lane */
 	const float *factors; /* F8: of the segment */
-	int factor; /* twice the one of the next unit */
+	int factor; /* the one of the next unit */
 	int strips, stages; /* left to fetch, of the block and of this strip */
 	int half; /* of this strip's item */
 	/* A matrix of one form: */
@@ -56,9 +82,8 @@ template <int FORM> static __device__ __forceinline__ void stream_seek(const str
 		strip -= segment.strip_begin;
 	}
 	const int form = FORM == QUANT_MIXED ? segment.form : FORM, unit_bytes = quant_unit_bytes(form);
-	const int units = args.layout.granule_cols / quant_unit_cols(form);
-	const int64_t first = (int64_t)strip * segment.n_units + stream.granule_begin * units;
-	const int n_units = (stream.granule_end - stream.granule_begin) * units, stage_units = quant_stage_units(form);
+	const int64_t first = (int64_t)strip * segment.n_units + stream.col_begin / quant_unit_cols(form);
+	const int n_units = (stream.col_end - stream.col_begin) / quant_unit_cols(form), stage_units = quant_stage_units(form);
 	stream.form = form;
 	stream.from = segment.units + first * unit_bytes + threadIdx.x % CUDA_WARP * 16;
 	stream.factors = segment.unit_scales;
@@ -78,13 +103,12 @@ template <int FORM> static __device__ __forceinline__ void stream_seek(const str
 template <int FORM>
 static __device__ __forceinline__ void stream_begin(const struct product_args &args, struct quant_stream &stream)
 {
-	const int n_warps = blockDim.x / CUDA_WARP, warp = threadIdx.x / CUDA_WARP;
-	stream.granule_begin = args.n_granules * warp / n_warps;
-	stream.granule_end = args.n_granules * (warp + 1) / n_warps;
-	stream.strips = (args.n_items - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;
-	stream.strips = stream.granule_begin == stream.granule_end ? 0
-		: args.epilogue == KN_SWIGLU                       ? 2 * stream.strips
-								   : stream.strips;
+	const int warp = threadIdx.x / CUDA_WARP, longer = args.n_longer_warps;
+	const int begin = warp * args.warp_cuts + min(warp, longer), end = begin + args.warp_cuts + (warp < longer ? 1 : 0);
+	stream.col_begin = min(begin * args.cut_cols, args.padded_cols);
+	stream.col_end = min(end * args.cut_cols, args.padded_cols);
+	stream.strips = args.block_items + ((int)blockIdx.x < args.n_longer_blocks ? 1 : 0);
+	stream.strips = stream.col_begin == stream.col_end ? 0 : args.epilogue == KN_SWIGLU ? 2 * stream.strips : stream.strips;
 	stream.item = blockIdx.x;
 	stream.half = 0;
 	stream_seek<FORM>(args, stream);
@@ -120,7 +144,7 @@ static __device__ __forceinline__ void stream_next(const struct product_args &ar
 		if (form == QUANT_F8) {
 			if (threadIdx.x % CUDA_WARP == 0)
 				asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to + quant_unit_bytes(QUANT_F8)),
-					     "l"(stream.factors + stream.factor / 2)
+					     "l"(stream.factors + stream.factor)
 					     : "memory");
 			stream.factor++;
 		}
