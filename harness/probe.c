@@ -204,6 +204,15 @@ void probe_machine_hash(const struct json *all, char out[65])
 		const struct json *value = json_get(all, names[i]);
 		json_set(object, names[i], value ? json_clone(value) : json_new_null());
 	}
+	/* A GPU that may take less power is another GPU. Machines without keep the hash they always had. */
+	const struct json *gpus = json_get(all, "gpu_details");
+	for (size_t i = 0; i < json_count(gpus); i++) {
+		char name[48];
+		const struct json *watts = json_get(json_at(gpus, i), "power_limit_w");
+		snprintf(name, sizeof(name), "power_limit_w_%zu", i);
+		if (watts)
+			json_set(object, name, json_clone(watts));
+	}
 	struct text text = {0};
 	json_write(object, JSON_STYLE_CANONICAL, &text);
 	uint8_t digest[SHA256_BYTES];

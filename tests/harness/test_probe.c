@@ -59,6 +59,26 @@ static void a_machine_is_known_by_its_hardware_not_by_its_name(void **state)
 	}
 }
 
+static void hash_of(const char *text, char out[65])
+{
+	struct json *facts = parse(text);
+	probe_machine_hash(facts, out);
+	json_free(facts);
+}
+
+static void a_gpu_with_a_lower_power_limit_is_another_machine(void **state)
+{
+	char full[65], same[65], less[65], none[65], empty[65];
+	hash_of("{\"cpu\":\"x\",\"gpu_details\":[{\"uuid\":\"a\",\"power_limit_w\":700}]}", full);
+	hash_of("{\"cpu\":\"x\",\"gpu_details\":[{\"uuid\":\"b\",\"power_limit_w\":700}]}", same);
+	hash_of("{\"cpu\":\"x\",\"gpu_details\":[{\"uuid\":\"a\",\"power_limit_w\":500}]}", less);
+	hash_of("{\"cpu\":\"x\"}", none);
+	hash_of("{\"cpu\":\"x\",\"gpu_details\":[{\"uuid\":\"a\"}]}", empty);
+	assert_string_equal(full, same);
+	assert_string_not_equal(full, less);
+	assert_string_equal(none, empty);
+}
+
 static void two_readings_tell_what_happened_between_them(void **state)
 {
 	struct json *compared =
@@ -133,6 +153,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(this_machine_tells_its_facts),
 		cmocka_unit_test(a_machine_is_known_by_its_hardware_not_by_its_name),
+		cmocka_unit_test(a_gpu_with_a_lower_power_limit_is_another_machine),
 		cmocka_unit_test(two_readings_tell_what_happened_between_them),
 		cmocka_unit_test(a_reading_of_this_machine_counts_up),
 		cmocka_unit_test(memory_that_was_not_known_before_is_not_held),

@@ -175,6 +175,31 @@ static void a_launch_whose_guard_is_killed_is_repeated_and_the_experiment_goes_o
 	run_bed_close(&space);
 }
 
+static void a_run_that_another_verdict_is_measuring_is_refused(void **state)
+{
+	struct run_bed bed;
+	struct json *document = NULL;
+	struct text errors = {0}, launches = {0};
+	struct store *store = NULL;
+	run_bed_open(&bed,
+		&(struct stub_experiment){.matrix = "{\"factors\": {\"speculation\": [\"off\", \"ngram\"]}, \"aa_twin\": false}",
+			.protocol = "{\"blocks\": 1, \"max_blocks\": 1, \"runs_per_launch\": 1}",
+			.guards = "{\"greedy_fingerprint\": {\"prompts\": 0}}"});
+	assert_int_equal(run_bed_run(&bed, NULL, &document, &errors), 0);
+	json_free(document);
+	assert_int_equal(store_open(bed.db, &store, NULL), STATUS_OK);
+	assert_int_equal(store_claim(store, 1, NULL), STATUS_OK);
+	assert_int_equal(run_bed_run(&bed, "--resume", &document, &errors), 3);
+	assert_non_null(strstr(text_str(&errors), "experiment 1 is being measured by another verdict"));
+	store_close(store);
+	run_bed_list_launches(&bed, &launches);
+	assert_int_equal(run_bed_count_of(&launches, " "), 2);
+	json_free(document);
+	text_release(&errors);
+	text_release(&launches);
+	run_bed_close(&bed);
+}
+
 static void an_interrupt_stops_the_engine_and_keeps_what_is_there(void **state)
 {
 	const char *stub[] = {"--token-ms", "2", NULL};
@@ -396,6 +421,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(a_failed_baseline_ends_the_run_with_exit_code_1),
 		cmocka_unit_test(a_crash_is_tried_again_and_both_attempts_are_kept),
 		cmocka_unit_test(a_launch_whose_guard_is_killed_is_repeated_and_the_experiment_goes_on),
+		cmocka_unit_test(a_run_that_another_verdict_is_measuring_is_refused),
 		cmocka_unit_test(an_interrupt_stops_the_engine_and_keeps_what_is_there),
 		cmocka_unit_test(a_launch_during_which_we_were_stopped_is_void_and_made_again),
 		cmocka_unit_test(wrong_text_is_a_failure_however_fast),

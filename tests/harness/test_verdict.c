@@ -186,6 +186,11 @@ static void a_failed_candidate_stays_in_the_family(void **state)
 	judge(&bench);
 	double p = bench.rows[1].p;
 	assert_true(fabs(bench.rows[1].p_adjusted - fmin(1, 2 * p)) < 1e-12);
+	/* Its good launches say nothing about the noise of others: three arms in four blocks are left. */
+	cell_of(&bench, 3, 0)->failure = FAILURE_CRASH;
+	judge(&bench);
+	assert_string_equal(bench.rows[2].reason, "crash (1 of 4 launches)");
+	assert_true(fabs(bench.rows[1].df - 6) < 1e-12);
 	for (int block = 0; block < 4; block++)
 		cell_of(&bench, 3, block)->failure = FAILURE_CRASH;
 	judge(&bench);
