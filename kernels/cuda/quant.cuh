@@ -111,7 +111,8 @@ void quant_release(struct kn_backend *backend);
 
 cudaError_t quant_product_init(struct kn_backend *backend);
 /* Product of rows first_row to first_row + n_rows, at most QUANT_FEW_ROWS_MAX. Activations are rounded to 11 bits relative to the
- * largest of the row (of one row, of each warp's slice of it). reader_form: of y, PACK_F32 unless another matrix reads it. */
+ * largest of the row; one row to 16 bits of the largest of each warp's slice of it, or for 8-bit floats to 11. reader_form: of y,
+ * PACK_F32 unless another matrix reads it. */
 enum status quant_product(struct kn_backend *backend, const struct kn_matmul *args, int first_row, int n_rows,
 	enum pack_form reader_form, struct err *err);
 
