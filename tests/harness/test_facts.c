@@ -219,6 +219,13 @@ static void settings_that_vllm_and_llama_server_tell_otherwise_are_inactive(void
 	}
 }
 
+/* What cannot be proven to be in effect is not measured. */
+static void an_engine_that_does_not_tell_its_settings_is_inactive(void **state)
+{
+	measure_bed_expect(&(struct stub_experiment){.engine_extra = ", \"readback\": \"/nowhere\""}, 1, FAILURE_INACTIVE, "ready",
+		"/nowhere does not tell the settings in effect");
+}
+
 static void labels_of_a_metric_are_values_of_their_kind(void **state)
 {
 	struct text text = {0};
@@ -335,6 +342,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(a_switch_that_help_does_not_list_is_refused_before_anything_is_launched),
 		cmocka_unit_test(a_run_on_vllm_has_its_counters_acceptance_and_version),
 		cmocka_unit_test(settings_that_vllm_and_llama_server_tell_otherwise_are_inactive),
+		cmocka_unit_test(an_engine_that_does_not_tell_its_settings_is_inactive),
 		cmocka_unit_test(labels_of_a_metric_are_values_of_their_kind),
 		cmocka_unit_test(a_run_on_sglang_has_its_settings_from_either_path),
 		cmocka_unit_test(resolved_arguments_of_sglang_are_compared),
