@@ -155,6 +155,8 @@ static enum status range(struct rendering *r, const struct arguments *arguments,
 
 	if (first.kind != VALUE_INT || arguments->count > 2 || end > RANGE_MAX || begin < -RANGE_MAX)
 		return err_set(r->err, STATUS_INPUT, "range is supported with one or two numbers of at most %d", RANGE_MAX);
+	if (end > begin && jinja_spend(r, (size_t)(end - begin) * sizeof(struct value)) != STATUS_OK)
+		return STATUS_INPUT;
 	*out = value_list(&r->arena);
 	for (int64_t i = begin; i < end; i++)
 		value_append(&r->arena, *out, value_int(i));
@@ -300,6 +302,8 @@ enum status jinja_binary(struct rendering *r, const char *operation, struct valu
 	} else if ((operation[0] == '~' && !listed) || (operation[0] == '+' && strings))
 		return concatenate(r, a, b, out);
 	else if (operation[0] == '+' && a.kind == VALUE_LIST && b.kind == VALUE_LIST) {
+		if (jinja_spend(r, (a.list->count + b.list->count) * sizeof(struct value)) != STATUS_OK)
+			return STATUS_INPUT;
 		*out = value_list(&r->arena);
 		for (size_t i = 0; i < a.list->count + b.list->count; i++)
 			value_append(&r->arena, *out, i < a.list->count ? a.list->items[i] : b.list->items[i - a.list->count]);

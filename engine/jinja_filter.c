@@ -93,6 +93,8 @@ static enum status replace(struct rendering *r, const struct use *use, struct va
 {
 	if (use->first.kind != VALUE_STRING || use->second.kind != VALUE_STRING)
 		return err_set(r->err, STATUS_INPUT, "replace needs two strings");
+	if (use->arguments->count > 2)
+		return err_set(r->err, STATUS_INPUT, "replace is supported without a count");
 	return jinja_replace(r, use->value, use->first, use->second, out);
 }
 

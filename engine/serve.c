@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "engine/api.h"
+#include "engine/chat.h"
 #include "engine/options.h"
 
 #define GRACE_MS 1000 /* for the last bytes of cancelled requests */
@@ -80,11 +81,23 @@ static enum status open_http(const struct serve_options *options, struct server 
 	return status;
 }
 
+/* A template that cannot be rendered is a fault of the model's folder, so its owner hears of it before a client does. */
+static void warn_of_template(const struct engine *engine)
+{
+	struct err reason = {0};
+
+	if (chat_check(engine_source(engine), engine_tokenizer(engine), &reason) != STATUS_OK)
+		log_warn("serve", "chat completions will be refused: %s", reason.text);
+}
+
 static void *load_thread(void *arg)
 {
 	struct load *load = arg;
 	int running = LOAD_RUNNING;
 	enum status status = engine_create(&load->options, &load->engine, &load->err);
+
+	if (status == STATUS_OK)
+		warn_of_template(load->engine);
 
 	if (atomic_compare_exchange_strong(&load->state, &running, status == STATUS_OK ? LOAD_DONE : LOAD_FAILED) &&
 		status == STATUS_OK)

@@ -106,6 +106,13 @@ static enum status read_pre_tokenizer(
 	return read_metaspace(part, spec, err);
 }
 
+static bool is_at_most_one(const struct json *number)
+{
+	double value = json_number(number, number ? -1 : 0);
+
+	return value == 0 || value == 1;
+}
+
 /* Only this order gives back what was encoded, token by token. */
 static enum status read_decoder(const struct json *decoder, struct tokenizer_spec *spec, struct err *err)
 {
@@ -121,7 +128,7 @@ static enum status read_decoder(const struct json *decoder, struct tokenizer_spe
 	if (!parts[3])
 		return STATUS_OK;
 	if (!is_a(parts[3], "Strip") || strcmp(text_of(parts[3], "content"), " ") != 0 ||
-		json_int(json_get(parts[3], "start"), 0) > 1 || json_int(json_get(parts[3], "stop"), 0) != 0)
+		!is_at_most_one(json_get(parts[3], "start")) || json_number(json_get(parts[3], "stop"), 0) != 0)
 		return UNSUPPORTED(err, "decoder: the last part may only be a Strip of one ' ' at the start");
 	spec->spaces.is_stripped = json_int(json_get(parts[3], "start"), 0) == 1;
 	return STATUS_OK;

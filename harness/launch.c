@@ -116,12 +116,12 @@ static bool has_mark(const struct launch *launch, pid_t pid)
 	char path[64];
 	struct text environment = {0};
 	snprintf(path, sizeof(path), "/proc/%d/environ", (int)pid);
-	const char *found = NULL;
-	if (launch->mark && file_read(path, ENVIRONMENT_BYTES_MAX, &environment, NULL) == STATUS_OK && environment.len > 0)
-		found = memmem(environment.data, environment.len, launch->mark, strlen(launch->mark) + 1);
-	bool is_whole = found && (found == environment.data || found[-1] == '\0');
+	bool found = false;
+	if (launch->mark && file_read(path, ENVIRONMENT_BYTES_MAX, &environment, NULL) == STATUS_OK)
+		for (size_t at = 0; at < environment.len && !found; at += strlen(environment.data + at) + 1)
+			found = text_equal(environment.data + at, launch->mark);
 	text_release(&environment);
-	return is_whole;
+	return found;
 }
 
 /* Kills what the launch has left once more. Returns how many processes that were. */

@@ -126,7 +126,9 @@ void measuring_explain_exit(struct measuring *measuring, bool running)
 	logring_read_tail(launch_log(measuring->launch), LOG_EXPLAIN_BYTES, &log);
 	last_log_line(&log, line);
 	bool explained = measuring->target->explain(measuring->target, text_str(&log), running, &failure, reason);
-	bool killed = state->exit_signal == SIGKILL || (explained && failure == FAILURE_CRASH);
+	/* The count is the whole machine's: it explains a SIGKILL, of the engine or of a rank whose end it tells, and nothing else.
+	 */
+	bool killed = state->exit_signal == SIGKILL || (explained && failure == FAILURE_CRASH && strstr(reason, "rank_died"));
 	int64_t kills = killed ? oom_kills(measuring) : 0;
 	if (kills > 0)
 		measuring_fail(measuring, running ? FAILURE_OOM_RUN : FAILURE_OOM_LOAD,

@@ -15,12 +15,12 @@ enum where { BEFORE, FIRST, INSIDE, NEXT, AFTER }; /* of the array: before it, a
 
 static enum status fail(const struct prompt_array *array, const char *reason, struct err *err)
 {
-	return err_set(err, STATUS_INPUT, "%s:%d:%d: %s", array->source, array->line + 1, array->column + 1, reason);
+	return err_set(err, STATUS_INPUT, "%s:%zu:%zu: %s", array->source, array->line + 1, array->column + 1, reason);
 }
 
 static enum status fail_entry(const struct prompt_array *array, const char *reason, struct err *err)
 {
-	return err_set(err, STATUS_INPUT, "%s:%d:1: entry %zu: %s", array->source, array->entry_line + 1, array->entries, reason);
+	return err_set(err, STATUS_INPUT, "%s:%zu:1: entry %zu: %s", array->source, array->entry_line + 1, array->entries, reason);
 }
 
 /* --- which entries count -------------------------------------------------------------------------------------------- */
@@ -57,11 +57,11 @@ static bool are_right_lengths(const char *question, const char *answer)
 		asked + answered <= BOTH_TOKENS_MAX;
 }
 
-/* *usable: out was filled. */
-static void read_conversation(const struct json *entry, struct arena *arena, struct prompt *out, bool *usable, const char **reason)
+/* *question: of a conversation that counts; NULL: it does not. Borrowed from entry. */
+static void read_conversation(const struct json *entry, const char **question_out, const char **reason)
 {
 	const struct json *turns = json_get(entry, "conversations");
-	*usable = false;
+	*question_out = NULL;
 	if (json_kind_of(turns) != JSON_KIND_ARRAY) {
 		*reason = "conversations must be a list";
 		return;
@@ -72,21 +72,23 @@ static void read_conversation(const struct json *entry, struct arena *arena, str
 	if (*reason || !is_from(json_at(turns, 0), "human", "user") || is_from(json_at(turns, 1), "human", "user") ||
 		!are_right_lengths(question, answer))
 		return;
-	*out = (struct prompt){.text = arena_strndup(arena, question, strlen(question))};
-	*usable = true;
+	*question_out = question;
 }
 
 /* The first so many are kept; each later one takes the place of one of them as often as it must for all to be equally likely
- * (Vitter's algorithm R). */
-static void keep_or_not(struct prompt_array *array, struct prompt prompt)
+ * (Vitter's algorithm R). Where the next usable one goes; false: nowhere. */
+static bool draw_place(struct prompt_array *array, size_t *place)
 {
 	size_t index = array->usable++;
-	if (index < array->sample) {
+	*place = index < array->sample ? index : (size_t)random_below(array->seed, SAMPLE_STREAM, index, index + 1);
+	return *place < array->sample;
+}
+
+static void keep(struct prompt_array *array, size_t place, struct prompt prompt)
+{
+	if (place == array->prompts.count)
 		prompt_list_add(&array->prompts, array->arena, prompt);
-		return;
-	}
-	uint64_t place = random_below(array->seed, SAMPLE_STREAM, index, index + 1);
-	if (place < array->sample)
+	else
 		array->prompts.items[place] = prompt;
 }
 
@@ -95,21 +97,26 @@ static enum status end_entry(struct prompt_array *array, struct err *err)
 	char complaint[PROMPT_COMPLAINT_BYTES] = "";
 	const char *reason = NULL;
 	struct json *entry = NULL;
+	const char *question = NULL;
 	struct prompt prompt;
 	struct err inner = {0};
-	bool usable = true;
+	size_t place;
 	array->entries++;
 	/* Of ":LINE:COL: reason" the reason: the line is that of the entry. */
 	if (json_parse(text_str(&array->entry), array->entry.len, "", &entry, &inner) != STATUS_OK) {
 		const char *words = strstr(inner.text, ": ");
 		return fail_entry(array, words ? words + 2 : inner.text, err);
 	}
-	if (json_get(entry, "conversations"))
-		read_conversation(entry, array->arena, &prompt, &usable, &reason);
-	else if (!prompt_read(entry, array->arena, &prompt, complaint))
+	if (json_get(entry, "conversations")) {
+		read_conversation(entry, &question, &reason);
+		/* Copied only when it is kept: there may be many more than fit in memory. */
+		if (question && draw_place(array, &place))
+			keep(array, place, (struct prompt){.text = arena_strndup(array->arena, question, strlen(question))});
+	} else if (!prompt_read(entry, array->arena, &prompt, complaint)) {
 		reason = complaint;
-	if (!reason && usable)
-		keep_or_not(array, prompt);
+	} else if (draw_place(array, &place)) {
+		keep(array, place, prompt);
+	}
 	json_free(entry);
 	text_clear(&array->entry);
 	return reason ? fail_entry(array, reason, err) : STATUS_OK;
@@ -154,7 +161,7 @@ static enum status take_inside(struct prompt_array *array, char c, struct err *e
 	bool ends;
 	follow(array, c, &ends);
 	if (!ends && array->entry.len == PROMPT_ENTRY_BYTES_MAX)
-		return err_set(err, STATUS_INPUT, "%s:%d:1: entry %zu: is longer than %zu bytes", array->source,
+		return err_set(err, STATUS_INPUT, "%s:%zu:1: entry %zu: is longer than %zu bytes", array->source,
 			array->entry_line + 1, array->entries + 1, PROMPT_ENTRY_BYTES_MAX);
 	if (!ends) {
 		text_append_char(&array->entry, c);
@@ -208,7 +215,7 @@ enum status prompt_array_feed(struct prompt_array *array, const char *bytes, siz
 	for (size_t i = 0; i < len && !status; i++) {
 		size_t words = words_ahead(array, bytes + i, len - i);
 		text_append(&array->entry, bytes + i, words);
-		array->column += (int)words;
+		array->column += words;
 		i += words;
 		if (i == len)
 			break;

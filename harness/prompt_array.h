@@ -32,7 +32,8 @@ struct prompt_array {
 	struct prompt_list prompts;
 
 	/* Of prompt_array.c. */
-	int where, depth, entry_line, line, column;
+	int where, depth;
+	size_t entry_line, line, column;
 	bool in_text, after_backslash;
 	struct text entry;
 };

@@ -116,12 +116,13 @@ static void immutable_uri(const char *path, struct text *out)
 	text_append_str(out, "?immutable=1");
 }
 
+/* A file that cannot be looked at counts as one with bytes: what it holds may not be left out. */
 static bool has_bytes(const char *path, const char *ending)
 {
 	struct stat info;
 	struct text name = {0};
 	text_printf(&name, "%s%s", path, ending);
-	bool has = stat(text_str(&name), &info) == 0 && info.st_size > 0;
+	bool has = stat(text_str(&name), &info) == 0 ? info.st_size > 0 : errno != ENOENT;
 	text_release(&name);
 	return has;
 }
@@ -134,9 +135,11 @@ enum status sql_open_to_read(const char *path, int busy_ms, struct sql **out, st
 	*out = NULL;
 	int code = try_to_read(sql, path, 0, busy_ms);
 	bool wants_files = code == SQLITE_CANTOPEN || code == SQLITE_READONLY; /* the log's, which cannot be made here */
-	if (wants_files && !file_is_folder(path) && has_bytes(path, "-wal")) {
+	if (wants_files && !file_is_folder(path) && (has_bytes(path, "-wal") || has_bytes(path, "-journal"))) {
 		status = err_set(err, STATUS_UNAVAILABLE,
-			"its newest entries are in '%s-wal', which can only be read where files can be made beside it", path);
+			"its newest entries are in '%s-wal' or '-journal', which can only be read where files can be made beside "
+			"it",
+			path);
 	} else if (wants_files && has_bytes(path, "")) {
 		/* Without a log it cannot be in use by a writer: there would be one. */
 		sqlite3_close(sql->handle);

@@ -5,11 +5,14 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "harness/store_internal.h"
 #include "harness/store_schema.h"
+
+#define HEADER_BYTES 100 /* of every SQLite database */
 
 enum status store_open_waiting(const char *path, int busy_ms, struct store **out, struct err *err)
 {
@@ -48,7 +51,11 @@ static bool can_write(const char *path)
 enum status store_open_to_read(const char *path, struct store **out, struct err *err)
 {
 	struct sql *sql = NULL;
+	struct stat info;
 	*out = NULL;
+	/* SQLite would take it for a new database and make tables in it. */
+	if (stat(path, &info) == 0 && S_ISREG(info.st_mode) && info.st_size < HEADER_BYTES)
+		return err_set(err, STATUS_INPUT, "'%s': the file is no database", path);
 	if (can_write(path))
 		return store_open(path, out, err);
 	enum status status = sql_open_to_read(path, STORE_BUSY_MS, &sql, err);

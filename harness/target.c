@@ -290,12 +290,20 @@ static bool same_value(const struct json *requested, const struct json *effectiv
 	return same;
 }
 
+/* Whether text is word, or ends with it behind '_', '-' or '.', whatever the case. */
+static bool ends_with_word(const char *text, const char *word)
+{
+	size_t len = strlen(text), word_len = strlen(word);
+	return word_len > 0 && len >= word_len && strcasecmp(text + len - word_len, word) == 0 &&
+		(len == word_len || strchr("_-.", text[len - word_len - 1]));
+}
+
 /* Engines tell a choice in full or in short ("mtp" for "deepseek_mtp"), or as a number that stands for its name. */
 static bool same_member(const struct json *requested, const struct json *effective)
 {
 	const char *asked = json_text(requested), *told = json_text(effective);
 	if (asked && told)
-		return strcasestr(asked, told) || strcasestr(told, asked);
+		return ends_with_word(asked, told) || ends_with_word(told, asked);
 	bool comparable = json_kind_of(effective) != JSON_KIND_OBJECT && json_kind_of(effective) != JSON_KIND_ARRAY &&
 		(!asked || text_to_double(asked, &(double){0}));
 	return !effective || !comparable || same_value(requested, effective);

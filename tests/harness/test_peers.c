@@ -179,6 +179,8 @@ static void the_whole_configuration_of_vllm_is_read_back(void **state)
 		{"speculation", NULL, "{\"method\":\"ngram\",\"num_speculative_tokens\":3,\"prompt_lookup_max\":4}", true},
 		{"speculation", NULL, "{\"method\":\"ngram\",\"num_speculative_tokens\":5}", false},
 		{"speculation", NULL, "{\"method\":\"eagle\",\"num_speculative_tokens\":3}", false},
+		{"speculation", NULL, "{\"method\":\"gram\"}", false}, /* a part of a word is another word */
+		{"speculation", NULL, "{\"method\":\"ngram2\"}", false},
 		{"speculation", NULL, "null", true},
 		{"compilation_config", NULL, "{\"cudagraph_mode\":\"FULL\",\"backend\":\"inductor\"}",
 			true}, /* the mode is a number */

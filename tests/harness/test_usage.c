@@ -275,6 +275,14 @@ static void a_database_that_is_missing_none_or_damaged_has_its_exit_code(void **
 	assert_int_equal(file_write_atomic(path, "not a database, but as long as the head of one would have to be; more", 69, NULL),
 		STATUS_OK);
 	assert_exit(f, path, 2, "the file is no database");
+	for (size_t len = 0; len < 2; len++) { /* what SQLite itself takes for a new database stays as it is */
+		struct text text = {0};
+		assert_int_equal(file_write_atomic(path, "x", len, NULL), STATUS_OK);
+		assert_exit(f, path, 2, "the file is no database");
+		assert_int_equal(file_read(path, 100, &text, NULL), STATUS_OK);
+		assert_int_equal(text.len, len);
+		text_release(&text);
+	}
 	damage(f, path, SIZE_MAX, 0); /* its head is gone, so nobody can tell what it was */
 	assert_exit(f, path, 2, "the file is no database");
 	damage(f, path, SIZE_MAX, 4096);
