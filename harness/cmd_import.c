@@ -130,8 +130,6 @@ static enum status import_path(struct importing *importing, const char *path, st
 	char **names = NULL;
 	size_t count = 0;
 	enum status status = list_folder(path, &names, &count, err);
-	if (!status && !count)
-		status = err_set(err, STATUS_INPUT, "'%s': there is no file NAME.json in this folder", path);
 	for (size_t i = 0; i < count; i++) {
 		if (!status)
 			status = import_file(importing, names[i], err);
