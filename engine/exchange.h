@@ -8,7 +8,7 @@
 
 struct exchange;
 
-/* Backend memory that exchange_create takes, and host memory that it fixes. */
+/* Bytes of backend memory that exchange_create takes. The host memory that it fixes is not counted. */
 uint64_t exchange_backend_bytes(const struct kn_ops *kn, const struct step_limits *limits, int64_t vocab);
 
 enum status exchange_create(const struct kn_ops *kn, struct kn_backend *backend, const struct step_limits *limits, int64_t vocab,

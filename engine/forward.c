@@ -387,9 +387,15 @@ static enum status record_plan(struct forward *forward, struct forward_plan *pla
 	enum status status = rehearse(forward, &plan->reduction, err);
 	if (status == STATUS_OK)
 		status = kn->plan_begin(forward->backend, err);
+	if (status != STATUS_OK)
+		return status;
+	status = forward_operations(forward, &plan->reduction, NULL, plan->n_rows, err);
 	if (status == STATUS_OK)
-		status = forward_operations(forward, &plan->reduction, NULL, plan->n_rows, err);
-	return status == STATUS_OK ? kn->plan_end(forward->backend, &plan->plan, err) : status;
+		return kn->plan_end(forward->backend, &plan->plan, err);
+	struct kn_plan *part = NULL; /* a backend that goes on recording could not even be released */
+	if (kn->plan_end(forward->backend, &part, NULL) == STATUS_OK)
+		kn->plan_destroy(forward->backend, part);
+	return status;
 }
 
 /* What to do about a size that found no memory, and how much the sizes before it took. */
@@ -404,9 +410,8 @@ static enum status refuse_plan(const struct forward *forward, int n_rows, struct
 	memcpy(why, err->text, sizeof why);
 	*err = (struct err){0};
 	return err_set_code(err, STATUS_NO_MEMORY, "not_enough_memory",
-		"not enough memory for the step plan of %d rows (%s); the %d smaller ones hold %llu bytes: lower --graph-max-bs to "
-		"%d, or "
-		"--mem-fraction",
+		"not enough memory for the step plan of %d rows (%s); the %d smaller ones hold %llu bytes: "
+		"lower --graph-max-bs to %d, or --mem-fraction",
 		n_rows, why, forward->n_plans, (unsigned long long)held.plans, last ? last->n_rows : 0);
 }
 

@@ -25,7 +25,7 @@ struct forward_options {
 
 struct forward_times {
 	int64_t total_ns, allreduce_ns;
-	int used_plan /* the step ran from a plan */;
+	int used_plan; /* 1: the step ran from a plan */
 	int64_t begin_ns, end_ns; /* by the device's clock; 0 where the host computes */
 };
 
@@ -48,8 +48,7 @@ void forward_set_comm(struct forward *forward, const struct comm_ops *comm_ops, 
  * chooses the kernels (a filled-up plan's row count is its own), and they alone move the last bits. times may be NULL. */
 enum status forward_step(struct forward *forward, const struct step *step, struct forward_times *times, struct err *err);
 
-/* --- Steps on a backend with memory of its own, which samples by itself (world 1) ----------------------------------------------
- */
+/* --- Steps on a backend with memory of its own, which samples by itself (world 1) ----------------------------------- */
 
 /* True where the three functions below work; elsewhere logits are in host memory after forward_step and nothing is sampled. */
 bool forward_samples(const struct forward *forward);

@@ -114,13 +114,21 @@ static int64_t decode_rows(const struct engine_options *options)
 	return options->max_num_seqs * per_sequence;
 }
 
-static void resolve_limits(const struct engine_options *options, const struct model_config *config, struct setup *out)
+static enum status resolve_limits(
+	const struct engine_options *options, const struct model_config *config, struct setup *out, struct err *err)
 {
 	int64_t rows = decode_rows(options);
+	if (rows >= KN_ROWS_MAX)
+		return err_set_code(err, STATUS_INPUT, "bad_option",
+			"--max-num-seqs %lld sequences, each with its drafts, are %lld rows of one step, which has at most %d",
+			options->max_num_seqs, (long long)rows, KN_ROWS_MAX - 1);
 	/* A chunk longer than the longest prompt never occurs. */
-	int64_t chunk = min_i64(options->chunk_tokens, out->rank.max_model_len);
+	int64_t wanted = min_i64(options->chunk_tokens, out->rank.max_model_len), chunk = min_i64(wanted, KN_ROWS_MAX - rows);
 	out->chunk_tokens = (int32_t)chunk;
-	why(out->whys.chunk_tokens, chunk < options->chunk_tokens ? "no prompt is longer" : "as asked or default");
+	if (chunk < wanted)
+		why(out->whys.chunk_tokens, "a step has at most %d rows, %lld of them for sequences", KN_ROWS_MAX, (long long)rows);
+	else
+		why(out->whys.chunk_tokens, chunk < options->chunk_tokens ? "no prompt is longer" : "as asked or default");
 	struct step_limits *limits = &out->rank.limits;
 	limits->rows_max = (int32_t)(chunk + rows);
 	limits->slots_max = (int32_t)options->max_num_seqs;
@@ -138,6 +146,7 @@ static void resolve_limits(const struct engine_options *options, const struct mo
 		why(out->whys.graph_max_bs, "step plans for %s %lld rows%s",
 			text_equal(out->rank.device, "cuda") ? "1, 2, 4, 8, 12, 16, by 8 to 64, then by 16, and" : "1 to",
 			(long long)plans, plans < options->graph_max_bs ? ", the most that a step without prompt tokens has" : "");
+	return STATUS_OK;
 }
 
 static void resolve_run_ahead(const struct engine_options *options, struct setup *out)
@@ -232,7 +241,9 @@ enum status setup_resolve(const struct engine_options *options, const struct sou
 	status = resolve_length(options, config, out, err);
 	if (status != STATUS_OK)
 		return status;
-	resolve_limits(options, config, out);
+	status = resolve_limits(options, config, out, err);
+	if (status != STATUS_OK)
+		return status;
 	resolve_run_ahead(options, out);
 	status = resolve_names(options, out, err);
 	if (status == STATUS_OK)

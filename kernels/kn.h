@@ -20,6 +20,7 @@
 extern "C" {
 #endif
 
+#define KN_ROWS_MAX 65535 /* of one step: what CUDA takes as second size of a grid */
 #define KN_KV_BLOCK_TOKENS 16 /* tokens in one block of the paged KV cache */
 
 struct kn_backend; /* one per rank; used from one thread */
@@ -28,7 +29,7 @@ struct kn_plan; /* recorded operations */
 
 struct kn_options {
 	int threads; /* CPU: threads of this rank, the caller's thread included; >= 1 */
-	int rows_max; /* most rows of one step */
+	int rows_max; /* most rows of one step, at most KN_ROWS_MAX */
 	int64_t cols_max; /* widest input of a matrix product */
 	int device; /* GPU ordinal; ignored on CPU */
 	const char *isa; /* CPU: NULL or "auto", else "scalar", "avx2", "avx512" */
@@ -180,6 +181,7 @@ struct kn_ops {
 
 	enum status (*alloc)(struct kn_backend *backend, size_t bytes, void **out, struct err *err); /* zeroed, 64-byte aligned */
 	void (*release)(struct kn_backend *backend, void *block, size_t bytes);
+	/* src may be reused when it returns, unless it was fixed by pin. */
 	enum status (*to_device)(struct kn_backend *backend, void *dst, const void *src, size_t bytes, struct err *err);
 	enum status (*to_host)(struct kn_backend *backend, void *dst, const void *src, size_t bytes, struct err *err);
 	/* Fixes host memory that copies often come from or go to, so that they run at the link's rate. Until unpin. */
@@ -195,6 +197,7 @@ struct kn_ops {
 	/* Bytes matrix_create will hold for slices, without making it (for memory plans). */
 	uint64_t (*matrix_bytes_needed)(const struct kn_slice *slices, size_t n_slices);
 
+	/* After a begin that went well plan_end is called in any case, also when an operation in between failed. */
 	enum status (*plan_begin)(struct kn_backend *backend, struct err *err);
 	enum status (*plan_end)(struct kn_backend *backend, struct kn_plan **out, struct err *err);
 	enum status (*plan_run)(struct kn_backend *backend, struct kn_plan *plan, struct err *err);

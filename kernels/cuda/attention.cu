@@ -6,7 +6,7 @@
 #define APPEND_THREADS 256
 
 /* Block: ROPE_WARPS heads of one row, a warp each: the query heads, then keys, then values. fp32 cache. */
-__global__ void __launch_bounds__(ROPE_THREADS) rope_append_kernel(const struct kn_attention a)
+static __global__ void __launch_bounds__(ROPE_THREADS) rope_append_kernel(const struct kn_attention a)
 {
 	dependency_release();
 	dependency_wait();
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(ROPE_THREADS) rope_append_kernel(const struct 
 
 /* fp16 cache: keys, rotated, and values; q is left to the kernels that read it. Thread: four pairs of one key, or eight elements of
  * one value; neighbours take the next ones of the same head. */
-__global__ void __launch_bounds__(APPEND_THREADS) append_kernel(const struct kn_attention a, int n_rows)
+static __global__ void __launch_bounds__(APPEND_THREADS) append_kernel(const struct kn_attention a, int n_rows)
 {
 	dependency_release();
 	dependency_wait();
@@ -86,16 +86,16 @@ static struct attention_cut cut_heads(const struct kn_attention *args, int n_row
 	cut.heads_per_block = (cut.group + cut.parts - 1) / cut.parts;
 	cut.n_groups = args->n_heads / cut.group * cut.parts;
 	cut.n_rows = n_rows;
-	cut.out_form = is_prepared_for(args->reader, n_rows) ? args->reader->form : PACK_F32;
+	cut.out_form = form_for(args->reader, n_rows);
 	return cut;
 }
 
-__global__ void fence_kernel(void)
+static __global__ void fence_kernel(void)
 {
 }
 
-/* Every row by the kernel that has the same bits for a row however its sequence is cut. It looks at cached keys before it waits for the
- * kernel in front, so nothing of a next part may start before this one has ended. */
+/* Every row by the kernel that has the same bits for a row however its sequence is cut. It looks at cached keys before it waits for
+ * the kernel in front, so nothing of a next part may start before this one has ended. */
 static cudaError_t attend_invariant(struct kn_backend *backend, const struct kn_attention *args, int n_rows)
 {
 	cudaError_t error = cudaSuccess;

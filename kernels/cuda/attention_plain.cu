@@ -6,7 +6,7 @@
 
 /* Block: one query head of one row. Warp: every PLAIN_WARPS-th key, with a running softmax of its own. Lane: every 32nd dimension.
  * Warps are merged in their order, so a row's bits depend on its position alone. */
-__global__ void __launch_bounds__(PLAIN_WARPS *CUDA_WARP)
+static __global__ void __launch_bounds__(PLAIN_WARPS *CUDA_WARP)
 	attention_plain_kernel(const struct kn_attention a, const struct attention_cut cut)
 {
 	__shared__ float outputs[PLAIN_WARPS][ATTENTION_HEAD_DIM_MAX], peaks[PLAIN_WARPS], sums[PLAIN_WARPS];

@@ -80,7 +80,7 @@ static __device__ __forceinline__ void soften(
 /* Block: one tile of rows and the query heads of one block (see attention_cut). Warp: MATRICES times 16 lines, all keys. Lane (g,
  * t): lines g and g + 8 of each 16, columns 2t and 2t + 1 of every eight. */
 template <int HEAD_DIM>
-__global__ void __launch_bounds__(prefill_shape<HEAD_DIM>::THREADS, HEAD_DIM <= 128 ? 2 : 1)
+static __global__ void __launch_bounds__(prefill_shape<HEAD_DIM>::THREADS, HEAD_DIM <= 128 ? 2 : 1)
 	attention_prefill_kernel(const struct kn_attention a, const struct attention_cut cut)
 {
 	using shape = prefill_shape<HEAD_DIM>;
@@ -109,7 +109,8 @@ __global__ void __launch_bounds__(prefill_shape<HEAD_DIM>::THREADS, HEAD_DIM <= 
 		if (line < n_lines) {
 			const float *q = a.qkv + (int64_t)(first_row + row) * ((a.n_heads + 2 * a.n_kv_heads) * HEAD_DIM) +
 				(heads.first + line % heads.count) * HEAD_DIM;
-			const float *turn = a.rope_cos_sin + (int64_t)(first_position + row) * HEAD_DIM + 2 * pair;
+			const int position = min(first_position + row, last_position); /* rows that fill up a plan have gaps */
+			const float *turn = a.rope_cos_sin + (int64_t)position * HEAD_DIM + 2 * pair;
 			value = rotate(q[element.x], q[element.y], *(const float2 *)turn);
 		}
 		shared[line * LINE + element.x] = __float2half_rn(value.x * scale);

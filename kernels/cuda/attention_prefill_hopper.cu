@@ -92,7 +92,7 @@ static __device__ __forceinline__ void fill_queries(
 			pairs = rotate_four(a,
 				a.qkv + (int64_t)(tile.first_row + row) * ((a.n_heads + 2 * a.n_kv_heads) * HEAD_DIM) +
 					(tile.heads.first + line % tile.heads.count) * HEAD_DIM,
-				tile.first_position + row, pair, scale);
+				min(tile.first_position + row, tile.last_position), pair, scale); /* those that fill up a plan have gaps */
 		const int2 runs = runs_of(a, pair);
 		store_pairs(pairs, a.rope_interleaved, query + cache_place(HEAD_DIM, line, runs.x),
 			query + cache_place(HEAD_DIM, line, runs.y));
@@ -281,7 +281,7 @@ static __device__ __forceinline__ void multiply_all(const struct kn_attention &a
  * warpgroups 1 and 2: 64 lines each, all keys. Shared, 1024-byte aligned: queries, FLASH_STAGES tiles of keys, as many of values.
  */
 template <int HEAD_DIM>
-__global__ void __launch_bounds__(FLASH_THREADS, 1)
+static __global__ void __launch_bounds__(FLASH_THREADS, 1)
 	attention_prefill_hopper_kernel(const struct kn_attention a, const struct attention_cut cut)
 {
 	using shape = flash_shape<HEAD_DIM>;

@@ -139,8 +139,13 @@ static enum status cuda_alloc(struct kn_backend *backend, size_t bytes, void **o
 {
 	*out = NULL;
 	enum status status = cuda_status(cudaMalloc(out, bytes), "device memory", err);
-	if (!status)
-		status = cuda_status(cudaMemsetAsync(*out, 0, bytes, backend->stream), "clearing device memory", err);
+	if (status)
+		return status;
+	status = cuda_status(cudaMemsetAsync(*out, 0, bytes, backend->stream), "clearing device memory", err);
+	if (status) {
+		cudaFree(*out);
+		*out = NULL;
+	}
 	return status;
 }
 
@@ -414,7 +419,9 @@ static enum status cuda_matmul(struct kn_backend *backend, const struct kn_matmu
 		return kn_cuda_gemv(backend, args, err);
 	if (n_rows <= FEW_ROWS_MAX && args->w->form != PACK_F32)
 		return kn_cuda_few(backend, args, n_rows, err);
-	if (batch_takes(backend, args, n_rows))
+	/* That kernel writes fp32 or its weights' own type. */
+	const bool writes_own = !is_prepared_for(args->reader, n_rows) || args->reader->form == args->w->form;
+	if (writes_own && batch_takes(backend, args, n_rows))
 		return kn_cuda_batch(backend, args, n_rows, err);
 	return kn_cuda_gemm(backend, args, n_rows, err);
 }

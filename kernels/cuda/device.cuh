@@ -56,6 +56,12 @@ static inline bool is_prepared_for(const struct kn_matrix *reader, int n_rows)
 	return reader && n_rows > 1 && (reader->form == PACK_BF16 || reader->form == PACK_F16);
 }
 
+/* The form of what an operation writes for the product with reader: reader's own, whatever the operation's own weights are. */
+static inline enum pack_form form_for(const struct kn_matrix *reader, int n_rows)
+{
+	return is_prepared_for(reader, n_rows) ? reader->form : PACK_F32;
+}
+
 /* Checks a runtime call: `return cuda_status(cudaMalloc(…), "device memory", err)`. */
 enum status cuda_status(cudaError_t error, const char *what, struct err *err);
 

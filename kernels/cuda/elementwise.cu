@@ -10,7 +10,7 @@ template <typename T> static __device__ __forceinline__ float as_float(T value)
 
 /* Block: one row. */
 template <typename T>
-__global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS)
 	embed_kernel(const T *table, const int32_t *ids, int64_t cols, float *out, int64_t out_stride)
 {
 	dependency_release();
@@ -48,7 +48,7 @@ enum status kn_cuda_embed(struct kn_backend *backend, const struct kn_matrix *ta
 }
 
 /* Warp: one head of one row. Lane: every 32nd element of it, so neighbours load neighbours. */
-__global__ void __launch_bounds__(THREADS) adjust_heads_kernel(const struct kn_heads a, int n_rows)
+static __global__ void __launch_bounds__(THREADS) adjust_heads_kernel(const struct kn_heads a, int n_rows)
 {
 	dependency_release();
 	dependency_wait();
@@ -81,7 +81,7 @@ enum status kn_cuda_adjust_heads(struct kn_backend *backend, const struct kn_hea
 		"adjust_heads", err);
 }
 
-__global__ void __launch_bounds__(THREADS) add_kernel(float *x, const float *y, int64_t n)
+static __global__ void __launch_bounds__(THREADS) add_kernel(float *x, const float *y, int64_t n)
 {
 	dependency_release();
 	dependency_wait();
@@ -130,7 +130,7 @@ static __device__ __forceinline__ float4 scaled(float4 v, float scale, float4 w)
 /* Block: row blockIdx.x, every gridDim.y-th stretch of it; one block a row when it is normalised. Gathers by row_index, normalises
  * when norm_weight is given, converts to T. Columns are a multiple of 4. */
 template <typename T>
-__global__ void __launch_bounds__(THREADS) prepare_kernel(
+static __global__ void __launch_bounds__(THREADS) prepare_kernel(
 	const float *x, int64_t x_stride, const int32_t *row_index, const float *norm_weight, float eps, int cols, T *out)
 {
 	__shared__ float partial[THREADS / CUDA_WARP];
@@ -217,7 +217,7 @@ template <typename T, int COUNT> struct alignas(COUNT * sizeof(T) < 16 ? COUNT *
 
 /* A row of product is the gates, then as many ups. Thread: COUNT neighbours of a row. */
 template <typename P, typename T, int COUNT>
-__global__ void __launch_bounds__(THREADS) swiglu_kernel(const P *product, T *y, int64_t y_stride, int64_t cols)
+static __global__ void __launch_bounds__(THREADS) swiglu_kernel(const P *product, T *y, int64_t y_stride, int64_t cols)
 {
 	dependency_release();
 	dependency_wait();

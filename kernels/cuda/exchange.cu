@@ -4,10 +4,10 @@
 #define THREADS 128
 
 /* Block: one row of the plan; its scalars, its sampling if it has logits, and its line of the block table as far as it reads. Host
- * memory is read over the link: all of a thread's loads are in flight together. Rows that the step does not have become token 0 of the
- * dummy line, at ascending positions of its one block. Nothing after this kernel starts before it has ended (see kn_cuda_embed), since attention
- * looks at slots and positions before it waits for the kernel in front of it. */
-__global__ void __launch_bounds__(THREADS) take_kernel(const struct kn_exchange e)
+ * memory is read over the link: all of a thread's loads are in flight together. Rows that the step does not have become token 0 of
+ * the dummy line, at ascending positions of its one block. Nothing after this kernel starts before it has ended (see
+ * kn_cuda_embed), since attention looks at slots and positions before it waits for the kernel in front of it. */
+static __global__ void __launch_bounds__(THREADS) take_kernel(const struct kn_exchange e)
 {
 	const int row = blockIdx.x, thread = threadIdx.x;
 	dependency_wait();

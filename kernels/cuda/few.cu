@@ -18,7 +18,7 @@ struct few_args {
 	int rows, n_rows;
 	int n_tiles, n_rounds; /* tiles of weight rows; turns of a block's warps over the columns */
 	enum kn_epilogue epilogue;
-	bool y_prepared; /* y in the weights' type, else fp32 */
+	enum pack_form y_form; /* that of the matrix which reads y, else fp32 */
 };
 
 /* Row of the matrix that is line `line` of all tiles' lines: with SwiGLU the upper half of each 16 are ups of the lower half's
@@ -43,13 +43,13 @@ template <enum pack_form FORM> static __device__ __forceinline__ void mma(float 
 		mma_f16(c, a, b0, b1);
 }
 
-template <enum pack_form FORM> static __device__ __forceinline__ void few_store(const struct few_args &a, int64_t at, float value)
+static __device__ __forceinline__ void few_store(const struct few_args &a, int64_t at, float value)
 {
 	if (a.epilogue == KN_ADD)
 		((float *)a.y)[at] += value;
-	else if (!a.y_prepared)
+	else if (a.y_form == PACK_F32)
 		((float *)a.y)[at] = value;
-	else if (FORM == PACK_BF16)
+	else if (a.y_form == PACK_BF16)
 		((__nv_bfloat16 *)a.y)[at] = __float2bfloat16_rn(value);
 	else
 		((__half *)a.y)[at] = __float2half_rn(value);
@@ -98,7 +98,7 @@ struct few_chunk {
 };
 
 /* Sums of a tile over its warps. Neighbouring threads write neighbouring elements of one activation row. */
-template <enum pack_form FORM, int TILES, int WARPS>
+template <int TILES, int WARPS>
 static __device__ __forceinline__ void few_finish(const struct few_args &a, int tile, const float (*partial)[16][TILES * 8 + 1])
 {
 	for (int i = threadIdx.x; i < 16 * TILES * 8; i += WARPS * CUDA_WARP) {
@@ -115,9 +115,9 @@ static __device__ __forceinline__ void few_finish(const struct few_args &a, int 
 #pragma unroll
 			for (int w = 0; w < WARPS; w++)
 				up += partial[w][line + 8][row];
-			few_store<FORM>(a, row * a.y_stride + tile * 8 + line, swiglu(value, up));
+			few_store(a, row * a.y_stride + tile * 8 + line, swiglu(value, up));
 		} else {
-			few_store<FORM>(a, row * a.y_stride + tile * 16 + line, value);
+			few_store(a, row * a.y_stride + tile * 16 + line, value);
 		}
 	}
 }
@@ -125,7 +125,7 @@ static __device__ __forceinline__ void few_finish(const struct few_args &a, int 
 /* Block: every gridDim.x-th tile of 16 weight rows. Warp: every WARPS-th chunk of the columns. Lane (g, t): weight rows g and g +
  * 8, activation row g of each 8, columns 8t to 8t + 7 of every 32. */
 template <enum pack_form FORM, int TILES, int WARPS, int BLOCKS_PER_SM>
-__global__ void __launch_bounds__(WARPS *CUDA_WARP, BLOCKS_PER_SM) few_kernel(const struct few_args a)
+static __global__ void __launch_bounds__(WARPS *CUDA_WARP, BLOCKS_PER_SM) few_kernel(const struct few_args a)
 {
 	__shared__ float partial[2][WARPS][16][TILES * 8 + 1]; /* in turns, so that a tile needs one barrier */
 	const int warp = threadIdx.x / CUDA_WARP, lane = threadIdx.x % CUDA_WARP, g = lane / 4, t = lane % 4;
@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(WARPS *CUDA_WARP, BLOCKS_PER_SM) few_kernel(co
 			for (int i = 0; i < 4; i++)
 				partial[buffer][warp][g + i / 2 * 8][n * 8 + 2 * t + i % 2] = sums[n][i];
 		__syncthreads();
-		few_finish<FORM, TILES, WARPS>(a, tile, partial[buffer]);
+		few_finish<TILES, WARPS>(a, tile, partial[buffer]);
 	}
 }
 
@@ -208,7 +208,7 @@ enum status kn_cuda_few(struct kn_backend *backend, const struct kn_matmul *args
 	if (error)
 		return cuda_status(error, "input of a matrix product", err);
 	few.weights = w->data;
-	few.y_prepared = is_prepared_for(args->reader, n_rows);
+	few.y_form = form_for(args->reader, n_rows);
 	few.y = args->y;
 	few.cols = w->cols;
 	few.y_stride = args->y_stride;

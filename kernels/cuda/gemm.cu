@@ -61,11 +61,13 @@ static cublasStatus_t find_choice(struct kn_backend *backend, const struct gemm_
 	if (status != CUBLAS_STATUS_SUCCESS)
 		return status;
 	uint64_t workspace = GEMM_WORKSPACE_BYTES;
-	cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace);
 	cublasLtMatmulHeuristicResult_t result;
 	int found = 0;
-	status = cublasLtMatmulAlgoGetHeuristic(
-		backend->blas, cache->operation, choice->w, choice->x, choice->y, choice->y, preference, 1, &result, &found);
+	status = cublasLtMatmulPreferenceSetAttribute(
+		preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace);
+	if (status == CUBLAS_STATUS_SUCCESS)
+		status = cublasLtMatmulAlgoGetHeuristic(backend->blas, cache->operation, choice->w, choice->x, choice->y, choice->y,
+			preference, 1, &result, &found);
 	cublasLtMatmulPreferenceDestroy(preference);
 	if (status == CUBLAS_STATUS_SUCCESS && found == 0)
 		status = CUBLAS_STATUS_NOT_SUPPORTED;

@@ -1,6 +1,6 @@
-/* Products whose rows have the same bits in a step of any size: the kernel for few rows alone, which adds a row's columns in an order of
- * their own whatever the other rows are, or the one for one row where that one does not take the weights. Weights are read once for
- * every few rows, so prefill costs several times what it does otherwise. */
+/* Products whose rows have the same bits in a step of any size: by the kernel for few rows alone, which adds up a row's columns in
+ * the same order whatever the other rows are, or by the one for one row where the other does not take the weights (fp32). Weights
+ * are read once for every few rows, so prefill costs several times what it does otherwise. */
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/few.cuh"
 

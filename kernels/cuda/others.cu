@@ -1,5 +1,5 @@
-/* Who else holds memory of a GPU: asked of the driver's management library (NVML), which is loaded at run time, since machines without
- * a GPU lack it. Interface: NVML API reference, nvmlDeviceGetComputeRunningProcesses_v3. */
+/* Who else holds memory of a GPU: asked of the driver's management library (NVML), which is loaded at run time, since machines
+ * without a GPU lack it. Interface: NVML API reference, nvmlDeviceGetComputeRunningProcesses_v3. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,7 +10,7 @@ extern "C" {
 }
 #include "kernels/cuda/device.cuh"
 
-#define PROCESSES_MAX 64 /* more are not listed */
+#define PROCESSES_MAX 64 /* where there are more, the library lists none */
 #define NVML_SUCCESS 0
 
 struct nvml_process {

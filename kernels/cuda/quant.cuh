@@ -10,11 +10,14 @@
  *   Q4_0, Q4_1  64 columns: [32 lanes][block][row half] words; scales f16 [8 g][block][row half]; Q4_1: minimums likewise.
  *   Q8_0        32 columns: [32 lanes][row half][depth] words, each byte + 128; scales f16 [8 g][row half].
  *   F8          128 columns: 4 blocks of [32 lanes][row half][depth] words. Scales: struct quant_segment.
- *   Q4_K        256 columns: 4 chunks of [32 lanes][block][row half] words, chunk i holding sub-blocks i and i + 4; then for each
- * lane the 6-bit scales and minimums of sub-blocks t and t + 4, rows g and g + 8: a word and a half word, see quant_pack.cu; then
- * (d, dmin) [8 g][row half]. Q6_K        256 columns: 4 chunks of nibbles as before, chunk i holding sub-blocks 2i and 2i + 1; 4
- * chunks of [32 lanes][block] words of the upper two bits of both rows; scales [32 lanes][row half][block][depth] bytes + 128, lane
- * t those of chunk t; d f16 [8 g][row half]. */
+ *   Q4_K        256 columns: 4 chunks of [32 lanes][block][row half] words, chunk i holding sub-blocks i and i + 4;
+ *               then for each lane the 6-bit scales and minimums of sub-blocks t and t + 4, rows g and g + 8: a word and a half
+ *               word, see quant_pack.cu;
+ *               then (d, dmin) [8 g][row half].
+ *   Q6_K        256 columns: 4 chunks of nibbles as before, chunk i holding sub-blocks 2i and 2i + 1;
+ *               4 chunks of [32 lanes][block] words of the upper two bits of both rows;
+ *               scales [32 lanes][row half][block][depth] bytes + 128, lane t those of chunk t;
+ *               d f16 [8 g][row half]. */
 #ifndef KERNELS_CUDA_QUANT_CUH
 #define KERNELS_CUDA_QUANT_CUH
 

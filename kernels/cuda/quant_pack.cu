@@ -9,6 +9,7 @@ extern "C" {
 
 #define THREADS 128
 #define F8_COLS quant_unit_cols(QUANT_F8)
+#define GRID_Y_MAX 65535 /* CUDA C++ Programming Guide, compute capabilities */
 
 /* --- layout ------------------------------------------------------------------------------------------------------- */
 
@@ -329,7 +330,7 @@ static __device__ uint32_t word_q6_k(const struct stored_strip &strip, int unit,
 }
 
 /* Block: unit blockIdx.x of strip blockIdx.y. */
-__global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS)
 	pack_kernel(int form, const uint8_t *stored, int64_t stride, int n_rows, int n_blocks, uint8_t *units)
 {
 	const int unit = blockIdx.x, first_row = blockIdx.y * QUANT_STRIP_ROWS;
@@ -371,7 +372,8 @@ static cudaError_t upload_units(
 	const size_t stride = (size_t)(slice->col_end - slice->col_begin) / block * block_bytes;
 	const uint8_t *from = (const uint8_t *)slice->data + (size_t)slice->row_begin * stored_stride +
 		(size_t)slice->col_begin / block * block_bytes;
-	const int64_t strips_at_once = (int64_t)(QUANT_WEIGHTS_BYTES / stride / QUANT_STRIP_ROWS);
+	const int64_t room = (int64_t)(QUANT_WEIGHTS_BYTES / stride / QUANT_STRIP_ROWS);
+	const int64_t strips_at_once = room < GRID_Y_MAX ? room : GRID_Y_MAX;
 	cudaError_t error = strips_at_once > 0 ? cudaSuccess : cudaErrorInvalidValue;
 	for (int64_t row = 0; row < rows_of(slice) && !error; row += strips_at_once * QUANT_STRIP_ROWS) {
 		const int64_t left = rows_of(slice) - row, most = strips_at_once * QUANT_STRIP_ROWS;

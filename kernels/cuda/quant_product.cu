@@ -76,7 +76,7 @@ static __device__ __forceinline__ void store_sums(
 /* Block: up to WARPS_MAX warps. Shared: rings of the warps, then sums [2 turns][2 halves][warps][columns][QUANT_SUMS_STRIDE]. ROWS
  * as in quant_lane. */
 template <int FORM, int ROWS>
-__global__ void __launch_bounds__(WARPS_MAX *CUDA_WARP, 1) quant_product_kernel(const struct product_args args)
+static __global__ void __launch_bounds__(WARPS_MAX *CUDA_WARP, 1) quant_product_kernel(const struct product_args args)
 {
 	extern __shared__ __align__(128) uint8_t shared[];
 	constexpr int TILES = quant_lane<ROWS>::TILES;

@@ -39,7 +39,7 @@ static __device__ __forceinline__ void load_eight(float (&v)[8], const float *fr
 
 /* Block: one row. */
 template <int ROWS>
-__global__ void __launch_bounds__(PREPARE_THREADS) quant_prepare_kernel(const float *x, int64_t x_stride, const int32_t *row_index,
+static __global__ void __launch_bounds__(PREPARE_THREADS) quant_prepare_kernel(const float *x, int64_t x_stride, const int32_t *row_index,
 	const float *norm_weight, float eps, int cols, void *memory, float *scales)
 {
 	__shared__ float partial[PREPARE_THREADS / CUDA_WARP];
@@ -155,7 +155,7 @@ static __device__ const struct quant_segment *segment_of_row(const struct quant_
 }
 
 /* Block: columns of row blockIdx.y. */
-__global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS)
 	quant_embed_kernel(const struct quant_layout layout, const int32_t *ids, int cols, float *out, int64_t out_stride)
 {
 	dependency_release();
@@ -273,7 +273,7 @@ struct quant_block {
 };
 
 /* Rows [row_begin, row_end) as fp16. Block: strip strip_begin + blockIdx.y; warp: a block of 32 columns of it. */
-__global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS)
 	quant_widen_kernel(const struct quant_layout layout, int strip_begin, int row_begin, int row_end, int cols, __half *out)
 {
 	dependency_release();
@@ -357,8 +357,7 @@ enum status kn_cuda_quant_matmul(struct kn_backend *backend, const struct kn_mat
 			"swiglu over %lld rows: gate and up must be slices of equal shape, or halves of a multiple of %d rows",
 			(long long)args->w->rows, 2 * QUANT_STRIP_ROWS);
 	/* What reads y in steps of few rows, for rows of one bit pattern in steps of any size, takes fp32. */
-	const bool prepared = is_prepared_for(args->reader, n_rows) && !backend->deterministic;
-	const enum pack_form reader_form = prepared ? args->reader->form : PACK_F32;
+	const enum pack_form reader_form = backend->deterministic ? PACK_F32 : form_for(args->reader, n_rows);
 	if (n_rows > FEW_PASSES * QUANT_FEW_ROWS_MAX && !backend->deterministic)
 		return many_rows(backend, args, n_rows, reader_form, err);
 	enum status status = STATUS_OK;

@@ -1,9 +1,9 @@
 /* From logits to tokens, and the report that ends a step. The definition, and the reference, is engine/sampler.c: the same weights
  * bit for bit and the same noise; a logarithm or a quotient may differ in its last bit. The share of top_p is counted in whole
- * 2^-46ths here, so that its sums depend on no order.
+ * numbers here (shares_of_one), so that its sums depend on no order.
  *
- * Two kernels. The first finds each row's largest logit with SAMPLE_SPLITS blocks, of which the one that ends last applies the filters.
- * The second draws and reports, again with SAMPLE_SPLITS blocks a row; greedy rows have their token by then. */
+ * Two kernels. The first finds each row's largest logit with SAMPLE_SPLITS blocks, of which the one that ends last applies the
+ * filters. The second draws and reports, again with SAMPLE_SPLITS blocks a row; greedy rows have their token by then. */
 #include "kernels/cuda/sample.cuh"
 #include "kernels/cuda/sample_cut.cuh"
 
@@ -184,7 +184,7 @@ static __device__ __forceinline__ int split_begin(const struct sample_args &a, i
 }
 
 /* Grid: SAMPLE_SPLITS blocks for each of n_rows rows. Block: the SAMPLE_SPLITS-th part of a row's logits. */
-__global__ void __launch_bounds__(SAMPLE_THREADS) scan_kernel(const struct sample_args a)
+static __global__ void __launch_bounds__(SAMPLE_THREADS) scan_kernel(const struct sample_args a)
 {
 	__shared__ struct row_extent warps[SAMPLE_THREADS / CUDA_WARP];
 	__shared__ struct cut_shared shared;
@@ -225,7 +225,7 @@ static __device__ void write_outcome(const struct sample_args &a, int line, cons
 }
 
 /* Grid and blocks as above; one row when there is none. Greedy rows and those that are broken are done by their first block. */
-__global__ void __launch_bounds__(SAMPLE_THREADS) draw_kernel(const struct sample_args a)
+static __global__ void __launch_bounds__(SAMPLE_THREADS) draw_kernel(const struct sample_args a)
 {
 	__shared__ struct sample_arrival warps[SAMPLE_THREADS / CUDA_WARP];
 	__shared__ double sums[SAMPLE_THREADS / CUDA_WARP];

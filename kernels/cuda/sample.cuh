@@ -15,8 +15,8 @@ struct sample_part {
 	int argmax, broken;
 };
 
-/* What the first kernel leaves to the second: the scale of weights, the last token that filters kept, and the likeliest token, or why
- * there is none (KN_SAMPLED_NAN and so on). */
+/* What the first kernel leaves to the second: the scale of weights, the last token that filters kept, and the likeliest token, or
+ * why there is none (KN_SAMPLED_NAN and so on). */
 struct sample_row {
 	float max, inverse, last_logit;
 	int last_id, id;

@@ -1,4 +1,5 @@
-/* Weights of a row's tokens, and which of them top_k, top_p and min_p keep. Part of sample.cu; called by whole blocks of SAMPLE_THREADS. */
+/* Weights of a row's tokens, and which of them top_k, top_p and min_p keep. Part of sample.cu; called by whole blocks of
+ * SAMPLE_THREADS. */
 #ifndef KERNELS_CUDA_SAMPLE_CUT_CUH
 #define KERNELS_CUDA_SAMPLE_CUT_CUH
 
@@ -35,6 +36,7 @@ struct row_cut {
 	const float *logits;
 	float max, inverse, last_logit;
 	int last_id;
+	double shares; /* that a weight of 1 counts when a share of all is cut; see shares_of_one */
 };
 
 static __device__ __forceinline__ bool is_kept(const struct row_cut &row, float logit, int id)
@@ -70,10 +72,16 @@ struct cut_shared {
 	int bucket, count;
 };
 
-/* What a token counts: 1, or its weight in 2^-46ths. */
+/* So many that those of a whole vocabulary, none above that of the likeliest, sum up to at most 2^63: 2^46 for 128 K tokens. */
+static __device__ __forceinline__ double shares_of_one(int vocab)
+{
+	return exp2((double)(63 - max(17, 32 - __clz(vocab - 1))));
+}
+
+/* What a token counts: 1, or its weight in whole shares. */
 static __device__ __forceinline__ unsigned long long share_of(const struct row_cut &row, int id, bool by_mass)
 {
-	return by_mass ? __double2ull_rz((double)weight_of(row, id) * 0x1p46) : 1;
+	return by_mass ? __double2ull_rz((double)weight_of(row, id) * row.shares) : 1;
 }
 
 /* The first bucket at which what came before and the bucket reach target; the last one when none does. *before grows by what lies
@@ -251,6 +259,7 @@ static __device__ void cut_row(struct row_cut &row, const struct row_extent &ext
 static __device__ void apply_filters(
 	const struct kn_sampling &sampling, const struct row_extent &extent, int vocab, struct row_cut &row, struct cut_shared &shared)
 {
+	row.shares = shares_of_one(vocab);
 	if (sampling.top_k == 1) {
 		row.last_logit = extent.max;
 		row.last_id = extent.argmax;

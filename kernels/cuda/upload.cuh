@@ -1,5 +1,5 @@
-/* Weights on their way to the GPU, through two pieces of fixed host memory that take turns: one is filled by several threads while the
- * other is copied. */
+/* Weights on their way to the GPU, through two pieces of fixed host memory that take turns: one is filled by several threads while
+ * the other is copied. */
 #ifndef KERNELS_CUDA_UPLOAD_CUH
 #define KERNELS_CUDA_UPLOAD_CUH
 

@@ -323,6 +323,63 @@ static void memory_held_is_what_was_foretold(void **state)
 		check_memory(families[i]);
 }
 
+/* --- a recording that fails ------------------------------------------------------------------------------------------ */
+
+static int n_recording; /* begun and not ended */
+
+static enum status counting_plan_begin(struct kn_backend *backend, struct err *err)
+{
+	n_recording++;
+	return kn_cpu_ops.plan_begin(backend, err);
+}
+
+static enum status counting_plan_end(struct kn_backend *backend, struct kn_plan **out, struct err *err)
+{
+	n_recording--;
+	return kn_cpu_ops.plan_end(backend, out, err);
+}
+
+static enum status attention_that_cannot_be_recorded(
+	struct kn_backend *backend, const struct kn_attention *args, int n_rows, struct err *err)
+{
+	return n_recording > 0 && n_rows == 3 ? err_set(err, STATUS_UNAVAILABLE, "no third row")
+					      : kn_cpu_ops.attention(backend, args, n_rows, err);
+}
+
+static void a_recording_is_ended_when_an_operation_fails(void **state)
+{
+	struct tiny_model model = tiny_model_default();
+	struct kn_ops ops = kn_cpu_ops;
+	char path[TINY_PATH_BYTES];
+	struct source source = {0};
+	struct model_config config;
+	struct forward *forward = NULL;
+	struct err err = {0};
+	tiny_model_write_temp(&model, path);
+	assert_int_equal(source_open(path, &source, NULL), STATUS_OK);
+	assert_int_equal(model_config_read(&source, &config, NULL), STATUS_OK);
+	ops.plan_begin = counting_plan_begin;
+	ops.plan_end = counting_plan_end;
+	ops.attention = attention_that_cannot_be_recorded;
+	float *logits = mem_calloc((size_t)(8 * model.vocab), sizeof *logits);
+	const struct forward_options options = {
+		.kn = &ops,
+		.kn_options = {.threads = 1},
+		.limits = {.rows_max = 8, .slots_max = 8, .blocks_per_slot_max = 4, .logits_max = 8},
+		.world = 1,
+		.kv_type = KN_KV_F32,
+		.graph_max_bs = 8,
+		.n_blocks = 10,
+		.logits = logits,
+	};
+	assert_int_equal(forward_create(&source, &config, &options, &forward, &err), STATUS_UNAVAILABLE);
+	assert_string_equal(err.text, "step plan for 3 rows: no third row");
+	assert_int_equal(n_recording, 0);
+	mem_free(logits);
+	source_close(&source);
+	unlink(path);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -336,6 +393,7 @@ int main(void)
 		cmocka_unit_test(ranks_agree_with_one_rank),
 		cmocka_unit_test(every_allreduce_gives_the_same_bits),
 		cmocka_unit_test(memory_held_is_what_was_foretold),
+		cmocka_unit_test(a_recording_is_ended_when_an_operation_fails),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -188,6 +188,27 @@ static void setup_is_the_same_at_every_launch(void **state)
 	source_close(&tiny.source);
 }
 
+static void setup_keeps_steps_within_the_most_rows(void **state)
+{
+	struct opened tiny;
+	struct setup setup;
+	struct err err = {0};
+	open_tiny(&tiny);
+	tiny.config.context = tiny.options.max_model_len = 100000;
+	tiny.options.chunk_tokens = 65536;
+	assert_int_equal(setup_resolve(&tiny.options, &tiny.source, &tiny.config, &setup, NULL), STATUS_OK);
+	assert_int_equal(setup.rank.limits.rows_max, KN_ROWS_MAX);
+	assert_int_equal(setup.chunk_tokens, KN_ROWS_MAX - 16);
+	assert_string_equal(setup.whys.chunk_tokens, "a step has at most 65535 rows, 16 of them for sequences");
+	tiny.options.max_num_seqs = 4096;
+	tiny.options.speculation = "ngram";
+	tiny.options.spec_draft_max = 15;
+	assert_int_equal(setup_resolve(&tiny.options, &tiny.source, &tiny.config, &setup, &err), STATUS_INPUT);
+	assert_string_equal(err.code, "bad_option");
+	assert_non_null(strstr(err.text, "are 65536 rows of one step, which has at most 65534"));
+	source_close(&tiny.source);
+}
+
 static void setup_refuses_what_cannot_be(void **state)
 {
 	struct opened tiny;
@@ -242,6 +263,7 @@ int main(void)
 		cmocka_unit_test(sizes_have_units),
 		cmocka_unit_test(setup_fills_in_what_was_left_open),
 		cmocka_unit_test(setup_is_the_same_at_every_launch),
+		cmocka_unit_test(setup_keeps_steps_within_the_most_rows),
 		cmocka_unit_test(setup_refuses_what_cannot_be),
 		cmocka_unit_test(more_ranks_cost_more_of_the_same_budget),
 	};

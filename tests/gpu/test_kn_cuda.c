@@ -260,25 +260,31 @@ static void run_ffn(const struct side *side, const struct kn_slice *gate_up, con
 static void a_product_written_for_its_reader_gives_the_same_end(void **state)
 {
 	enum { HIDDEN = 576, FFN = 1536 };
-	static const enum dtype types[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F32, DTYPE_Q8_0};
+	/* Of the product that writes, and of its reader. */
+	static const enum dtype types[][2] = {{DTYPE_BF16, DTYPE_BF16}, {DTYPE_F16, DTYPE_F16}, {DTYPE_F32, DTYPE_F32},
+		{DTYPE_Q8_0, DTYPE_Q8_0}, {DTYPE_BF16, DTYPE_F16}, {DTYPE_F16, DTYPE_BF16}, {DTYPE_F32, DTYPE_BF16},
+		{DTYPE_Q8_0, DTYPE_F16}, {DTYPE_BF16, DTYPE_Q8_0}};
 	static const int rows[] = {1, 2, 9, 100, 200};
 	for (size_t t = 0; t < sizeof types / sizeof types[0]; t++)
 		for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
 			uint64_t bytes;
 			int n = rows[i];
-			void *data = weights(types[t], (int64_t)2 * FFN * HIDDEN, &bytes);
+			void *data = weights(types[t][0], (int64_t)2 * FFN * HIDDEN, &bytes);
+			void *down_data = weights(types[t][1], (int64_t)FFN * HIDDEN, &bytes);
 			float *x = normals(5, (size_t)n * HIDDEN), *a = mem_calloc((size_t)n * HIDDEN, 4),
 			      *b = mem_calloc((size_t)n * HIDDEN, 4);
-			struct kn_slice gate_up = whole(types[t], data, 2 * FFN, HIDDEN);
-			struct kn_slice down = whole(types[t], data, HIDDEN, FFN);
+			struct kn_slice gate_up = whole(types[t][0], data, 2 * FFN, HIDDEN);
+			struct kn_slice down = whole(types[t][1], down_data, HIDDEN, FFN);
 			for (int linked = 0; linked < 2; linked++) {
 				run_ffn(&cpu, &gate_up, &down, x, n, linked, b);
 				run_ffn(&gpu, &gate_up, &down, x, n, linked, a);
 				double d = distance(a, b, (size_t)n * HIDDEN);
 				if (d > (n == 1 ? TOLERANCE_ONE_ROW : TOLERANCE_ROWS))
-					fail_msg("%s, %d rows, linked %d: relative error %g", dtype_name(types[t]), n, linked, d);
+					fail_msg("%s read by %s, %d rows, linked %d: relative error %g", dtype_name(types[t][0]),
+						dtype_name(types[t][1]), n, linked, d);
 			}
 			mem_free(data);
+			mem_free(down_data);
 			mem_free(x);
 			mem_free(a);
 			mem_free(b);

@@ -153,6 +153,30 @@ static void tokens_are_those_of_the_reference_sampler(void **state)
 	}
 }
 
+/* All logits of a large vocabulary equal: their weights sum up to as many as there are tokens. The share of 1e-6 is one token's. */
+static void the_share_of_a_flat_row_does_not_overflow(void **state)
+{
+	enum { VOCAB = 1 << 18 };
+	static const double top_ps[] = {0.5, 0.9, 1e-6};
+	struct err err = {0};
+	struct bed bed;
+	open_bed(&bed, VOCAB);
+	for (size_t i = 0; i < (size_t)LINES * VOCAB; i++)
+		bed.logits[i] = 1.5f;
+	ok(kn_cuda_ops.to_device(bed.backend, bed.device_logits, bed.logits, (size_t)LINES * VOCAB * sizeof(float), &err), &err);
+	ok(kn_cuda_ops.synchronize(bed.backend, &err), &err);
+	*bed.step.n_rows = *bed.step.n_logits = LINES;
+	for (int line = 0; line < LINES; line++) {
+		bed.step.logit_rows[line] = line;
+		bed.step.sampling[line] =
+			(struct kn_sampling){.temperature = 1, .top_p = top_ps[line % 3], .seed = 3, .position = line};
+	}
+	const struct kn_sampled *sampled = run(&bed, LINES);
+	for (int line = 0; line < LINES; line++)
+		check_line(&bed, line, &sampled[line]);
+	close_bed(&bed);
+}
+
 static void broken_rows_are_told_apart(void **state)
 {
 	struct bed bed;
@@ -223,6 +247,7 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(steps_arrive_filled_up_and_with_the_tokens_of_the_step_before),
+		cmocka_unit_test(the_share_of_a_flat_row_does_not_overflow),
 		cmocka_unit_test(broken_rows_are_told_apart),
 		cmocka_unit_test(tokens_are_those_of_the_reference_sampler),
 	};
