@@ -58,22 +58,24 @@ static enum status contains(struct rendering *r, struct value container, struct 
 	return STATUS_OK;
 }
 
-/* Tests that ask for a kind. */
+#define OF(kind) (1u << (kind))
+
+/* Tests that ask for a kind. What is undefined is an empty sequence to Jinja. */
 static const struct kind_test {
 	const char *name;
-	enum value_kind kinds[3]; /* the first again where there are fewer */
+	unsigned kinds;
 } kind_tests[] = {
-	{"undefined", {VALUE_UNDEFINED, VALUE_UNDEFINED, VALUE_UNDEFINED}},
-	{"none", {VALUE_NONE, VALUE_NONE, VALUE_NONE}},
-	{"string", {VALUE_STRING, VALUE_STRING, VALUE_STRING}},
-	{"mapping", {VALUE_DICT, VALUE_DICT, VALUE_DICT}},
-	{"iterable", {VALUE_STRING, VALUE_LIST, VALUE_DICT}},
-	{"sequence", {VALUE_STRING, VALUE_LIST, VALUE_DICT}},
-	{"boolean", {VALUE_BOOL, VALUE_BOOL, VALUE_BOOL}},
-	{"integer", {VALUE_INT, VALUE_INT, VALUE_INT}},
-	{"float", {VALUE_FLOAT, VALUE_FLOAT, VALUE_FLOAT}},
-	{"number", {VALUE_INT, VALUE_BOOL, VALUE_FLOAT}},
-	{"callable", {VALUE_MACRO, VALUE_MACRO, VALUE_MACRO}},
+	{"undefined", OF(VALUE_UNDEFINED)},
+	{"none", OF(VALUE_NONE)},
+	{"string", OF(VALUE_STRING)},
+	{"mapping", OF(VALUE_DICT)},
+	{"iterable", OF(VALUE_UNDEFINED) | OF(VALUE_STRING) | OF(VALUE_LIST) | OF(VALUE_DICT)},
+	{"sequence", OF(VALUE_UNDEFINED) | OF(VALUE_STRING) | OF(VALUE_LIST) | OF(VALUE_DICT)},
+	{"boolean", OF(VALUE_BOOL)},
+	{"integer", OF(VALUE_INT)},
+	{"float", OF(VALUE_FLOAT)},
+	{"number", OF(VALUE_INT) | OF(VALUE_BOOL) | OF(VALUE_FLOAT)},
+	{"callable", OF(VALUE_MACRO)},
 };
 
 static const struct kind_test *find_kind_test(const char *name)
@@ -126,7 +128,7 @@ enum status jinja_test(struct rendering *r, const char *name, struct value value
 	enum status status = STATUS_OK;
 
 	if (kinds)
-		*out = value.kind == kinds->kinds[0] || value.kind == kinds->kinds[1] || value.kind == kinds->kinds[2];
+		*out = (kinds->kinds & OF(value.kind)) != 0;
 	else if (strcmp(name, "defined") == 0)
 		*out = value.kind != VALUE_UNDEFINED;
 	else if (strcmp(name, "true") == 0 || strcmp(name, "false") == 0)

@@ -61,7 +61,7 @@ static enum status look_up(struct rendering *r, const char *name, struct value *
 
 static enum status member(struct rendering *r, struct value object, const char *name, size_t len, struct value *out)
 {
-	if (object.kind == VALUE_UNDEFINED || object.kind == VALUE_NONE)
+	if (object.kind == VALUE_UNDEFINED)
 		return err_set(
 			r->err, STATUS_INPUT, "'%.*s' is asked of something that is not defined", (int)(len < 60 ? len : 60), name);
 	*out = value_get(object, name, len); /* of other kinds: undefined */

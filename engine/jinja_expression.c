@@ -331,8 +331,10 @@ static enum status parse_test(struct tag *tag, struct expression **out)
 	if (tag_advance(tag) != STATUS_OK)
 		return STATUS_INPUT;
 	*out = test;
-	bool ends = tag->token.type == TAG_END || tag->token.type == TAG_OPERATOR || tag_is(tag, "and") || tag_is(tag, "or") ||
-		tag_is(tag, "else") || tag_is(tag, "if") || tag_is(tag, "is") || tag_is(tag, "in") || tag_is(tag, "not");
+	bool opens = tag_is(tag, "[") || tag_is(tag, "{"); /* an argument that is a list or a dict */
+	bool ends = tag->token.type == TAG_END || (tag->token.type == TAG_OPERATOR && !opens) || tag_is(tag, "and") ||
+		tag_is(tag, "or") || tag_is(tag, "else") || tag_is(tag, "if") || tag_is(tag, "is") || tag_is(tag, "in") ||
+		tag_is(tag, "not");
 	if (tag_take(tag, "(")) {
 		if (parse_arguments(tag, ")", test) != STATUS_OK)
 			return STATUS_INPUT;
@@ -341,8 +343,10 @@ static enum status parse_test(struct tag *tag, struct expression **out)
 		if (parse_unary(tag, false, &test->arguments[0]) != STATUS_OK)
 			return STATUS_INPUT;
 	}
-	if (complete(tag, test) != STATUS_OK || !negated)
-		return tag->err->text[0] ? STATUS_INPUT : STATUS_OK;
+	if (complete(tag, test) != STATUS_OK)
+		return STATUS_INPUT;
+	if (!negated)
+		return STATUS_OK;
 	*out = new_expression(tag, EXPRESSION_NOT);
 	(*out)->a = test;
 	return complete(tag, *out);

@@ -2,33 +2,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/jinja_apply.h"
 #include "engine/jinja_text.h"
 
-/* One application: what is filtered, and the arguments. */
-struct use {
-	struct value value, first, second;
-	const struct arguments *arguments;
-};
-
-static enum status same(struct rendering *r, const struct use *use, struct value *out)
+static enum status same(struct rendering *r, const struct jinja_use *use, struct value *out)
 {
 	*out = use->value;
 	return STATUS_OK;
 }
 
-static enum status list(struct rendering *r, const struct use *use, struct value *out)
+static enum status list(struct rendering *r, const struct jinja_use *use, struct value *out)
 {
-	const struct value_dict *dict = use->value.dict;
-
-	if (use->value.kind == VALUE_LIST)
-		return same(r, use, out);
-	*out = value_list(&r->arena);
-	for (size_t i = 0; i < dict->count; i++)
-		value_append(&r->arena, *out, dict->keys[i]);
-	return STATUS_OK;
+	return use->value.kind == VALUE_LIST ? same(r, use, out) : jinja_use_keys(r, use, out);
 }
 
-static enum status string(struct rendering *r, const struct use *use, struct value *out)
+static enum status string(struct rendering *r, const struct jinja_use *use, struct value *out)
 {
 	struct text text = {0};
 	enum status status;
@@ -40,22 +28,15 @@ static enum status string(struct rendering *r, const struct use *use, struct val
 	return status;
 }
 
-static enum status fall_back(struct rendering *r, const struct use *use, struct value *out)
+static enum status fall_back(struct rendering *r, const struct jinja_use *use, struct value *out)
 {
-	bool replaced = use->value.kind == VALUE_UNDEFINED ||
-		(value_is_true(jinja_argument(use->arguments, 1, "boolean")) && !value_is_true(use->value));
+	bool replaced = use->value.kind == VALUE_UNDEFINED || (value_is_true(use->arguments[1]) && !value_is_true(use->value));
 
-	*out = replaced ? jinja_argument(use->arguments, 0, "default_value") : use->value;
+	*out = replaced ? use->arguments[0] : use->value;
 	return STATUS_OK;
 }
 
-static enum status trim(struct rendering *r, const struct use *use, struct value *out)
-{
-	*out = jinja_strip(use->value, use->first, true, true);
-	return STATUS_OK;
-}
-
-static enum status length(struct rendering *r, const struct use *use, struct value *out)
+static enum status length(struct rendering *r, const struct jinja_use *use, struct value *out)
 {
 	struct value value = use->value;
 
@@ -65,59 +46,31 @@ static enum status length(struct rendering *r, const struct use *use, struct val
 	return STATUS_OK;
 }
 
-static enum status upper(struct rendering *r, const struct use *use, struct value *out)
-{
-	*out = jinja_change_case(&r->arena, use->value, CASE_UPPER);
-	return STATUS_OK;
-}
-
-static enum status lower(struct rendering *r, const struct use *use, struct value *out)
-{
-	*out = jinja_change_case(&r->arena, use->value, CASE_LOWER);
-	return STATUS_OK;
-}
-
-static enum status capitalize(struct rendering *r, const struct use *use, struct value *out)
-{
-	*out = jinja_change_case(&r->arena, use->value, CASE_CAPITALIZE);
-	return STATUS_OK;
-}
-
-static enum status title(struct rendering *r, const struct use *use, struct value *out)
+static enum status title(struct rendering *r, const struct jinja_use *use, struct value *out)
 {
 	*out = jinja_change_case(&r->arena, use->value, CASE_WORDS);
 	return STATUS_OK;
 }
 
-static enum status replace(struct rendering *r, const struct use *use, struct value *out)
+static enum status indent(struct rendering *r, const struct jinja_use *use, struct value *out)
 {
-	if (use->first.kind != VALUE_STRING || use->second.kind != VALUE_STRING)
-		return err_set(r->err, STATUS_INPUT, "replace needs two strings");
-	if (use->arguments->count > 2)
-		return err_set(r->err, STATUS_INPUT, "replace is supported without a count");
-	return jinja_replace(r, use->value, use->first, use->second, out);
-}
-
-static enum status indent(struct rendering *r, const struct use *use, struct value *out)
-{
-	struct value width = jinja_argument(use->arguments, 0, "width");
+	struct value width = use->arguments[0];
 
 	if (width.kind != VALUE_UNDEFINED && width.kind != VALUE_INT)
 		return err_set(r->err, STATUS_INPUT, "indent needs a number");
-	return jinja_indent(r, use->value, width.kind == VALUE_INT ? width.number : 4,
-		value_is_true(jinja_argument(use->arguments, 1, "first")),
-		value_is_true(jinja_argument(use->arguments, 2, "blank")), out);
+	return jinja_indent(r, use->value, width.kind == VALUE_INT ? width.number : 4, value_is_true(use->arguments[1]),
+		value_is_true(use->arguments[2]), out);
 }
 
 /* ---- lists ---- */
 
-static enum status first(struct rendering *r, const struct use *use, struct value *out)
+static enum status first(struct rendering *r, const struct jinja_use *use, struct value *out)
 {
 	*out = use->value.list->count > 0 ? use->value.list->items[0] : (struct value){0};
 	return STATUS_OK;
 }
 
-static enum status last(struct rendering *r, const struct use *use, struct value *out)
+static enum status last(struct rendering *r, const struct jinja_use *use, struct value *out)
 {
 	size_t count = use->value.list->count;
 
@@ -125,7 +78,7 @@ static enum status last(struct rendering *r, const struct use *use, struct value
 	return STATUS_OK;
 }
 
-static enum status reverse(struct rendering *r, const struct use *use, struct value *out)
+static enum status reverse(struct rendering *r, const struct jinja_use *use, struct value *out)
 {
 	*out = value_list(&r->arena);
 	for (size_t i = use->value.list->count; i > 0; i--)
@@ -151,16 +104,16 @@ static struct value attribute_of(struct value item, struct value name)
 	return item;
 }
 
-static enum status join(struct rendering *r, const struct use *use, struct value *out)
+static enum status join(struct rendering *r, const struct jinja_use *use, struct value *out)
 {
-	struct value attribute = jinja_argument(use->arguments, 1, "attribute"), items = use->value;
+	struct value attribute = use->arguments[1], items = use->value;
 
-	if (attribute.kind == VALUE_STRING) {
+	if (attribute.kind != VALUE_UNDEFINED && attribute.kind != VALUE_NONE) {
 		items = value_list(&r->arena);
 		for (size_t i = 0; i < use->value.list->count; i++)
 			value_append(&r->arena, items, attribute_of(use->value.list->items[i], attribute));
 	}
-	return jinja_join(r, items, jinja_argument(use->arguments, 0, "d"), out);
+	return jinja_join(r, items, use->arguments[0], out);
 }
 
 /* The arguments from number from on. */
@@ -182,12 +135,12 @@ static const char *name_in(struct rendering *r, struct value value)
 }
 
 /* map(attribute=NAME, default=VALUE) or map(FILTER, arguments…) */
-static enum status map(struct rendering *r, const struct use *use, struct value *out)
+static enum status map(struct rendering *r, const struct jinja_use *use, struct value *out)
 {
-	struct value attribute = jinja_argument(use->arguments, JINJA_ARGUMENTS_MAX, "attribute");
-	struct value fallback = jinja_argument(use->arguments, JINJA_ARGUMENTS_MAX, "default");
-	struct arguments rest = rest_of(use->arguments, 1);
-	const char *filter = name_in(r, use->first);
+	struct value attribute = jinja_argument(use->written, JINJA_ARGUMENTS_MAX, "attribute");
+	struct value fallback = jinja_argument(use->written, JINJA_ARGUMENTS_MAX, "default");
+	struct arguments rest = rest_of(use->written, 1);
+	const char *filter = name_in(r, jinja_argument(use->written, 0, NULL));
 
 	if (attribute.kind == VALUE_UNDEFINED && (!filter || !jinja_knows_filter(filter)))
 		return err_set(r->err, STATUS_INPUT, "map needs an attribute or the name of a filter that is supported");
@@ -209,10 +162,11 @@ static enum status map(struct rendering *r, const struct use *use, struct value 
 }
 
 /* Items of which something passes a test: themselves, or an attribute of theirs. Without a test: what is true. */
-static enum status keep(struct rendering *r, const struct use *use, bool by_attribute, bool wanted, struct value *out)
+static enum status keep(struct rendering *r, const struct jinja_use *use, bool by_attribute, bool wanted, struct value *out)
 {
-	struct value attribute = use->first, test = by_attribute ? use->second : use->first;
-	struct arguments rest = rest_of(use->arguments, by_attribute ? 2 : 1);
+	struct value attribute = jinja_argument(use->written, 0, NULL);
+	struct value test = by_attribute ? jinja_argument(use->written, 1, NULL) : attribute;
+	struct arguments rest = rest_of(use->written, by_attribute ? 2 : 1);
 	const char *name = name_in(r, test);
 
 	if (by_attribute && attribute.kind != VALUE_STRING)
@@ -230,36 +184,53 @@ static enum status keep(struct rendering *r, const struct use *use, bool by_attr
 	return STATUS_OK;
 }
 
-static enum status select_items(struct rendering *r, const struct use *use, struct value *out)
+static enum status select_items(struct rendering *r, const struct jinja_use *use, struct value *out)
 {
 	return keep(r, use, false, true, out);
 }
 
-static enum status reject(struct rendering *r, const struct use *use, struct value *out)
+static enum status reject(struct rendering *r, const struct jinja_use *use, struct value *out)
 {
 	return keep(r, use, false, false, out);
 }
 
-static enum status select_by_attribute(struct rendering *r, const struct use *use, struct value *out)
+static enum status select_by_attribute(struct rendering *r, const struct jinja_use *use, struct value *out)
 {
 	return keep(r, use, true, true, out);
 }
 
-static enum status reject_by_attribute(struct rendering *r, const struct use *use, struct value *out)
+static enum status reject_by_attribute(struct rendering *r, const struct jinja_use *use, struct value *out)
 {
 	return keep(r, use, true, false, out);
 }
 
-static enum status unique(struct rendering *r, const struct use *use, struct value *out)
+/* What unique compares: an item, or an attribute of it; strings without their case unless that counts. */
+static struct value key_of(struct rendering *r, const struct jinja_use *use, struct value item)
 {
+	bool keeps_case = value_is_true(use->arguments[0]);
+	struct value attribute = use->arguments[1];
+
+	if (attribute.kind != VALUE_UNDEFINED && attribute.kind != VALUE_NONE)
+		item = attribute_of(item, attribute);
+	return item.kind == VALUE_STRING && !keeps_case ? jinja_change_case(&r->arena, item, CASE_LOWER) : item;
+}
+
+/* unique(case_sensitive=false, attribute=none): the first of each. */
+static enum status unique(struct rendering *r, const struct jinja_use *use, struct value *out)
+{
+	struct value keys = value_list(&r->arena);
+
 	*out = value_list(&r->arena);
 	for (size_t i = 0; i < use->value.list->count; i++) {
-		size_t units = 0, k = 0;
+		struct value key = key_of(r, use, use->value.list->items[i]);
+		size_t units = key.len, k = 0;
 
-		while (k < out->list->count && !value_equal(out->list->items[k], use->value.list->items[i], &units))
+		while (k < keys.list->count && !value_equal(keys.list->items[k], key, &units))
 			k++;
-		if (k == out->list->count)
+		if (k == keys.list->count) {
+			value_append(&r->arena, keys, key);
 			value_append(&r->arena, *out, use->value.list->items[i]);
+		}
 		if (jinja_spend(r, units) != STATUS_OK)
 			return STATUS_INPUT;
 	}
@@ -268,34 +239,43 @@ static enum status unique(struct rendering *r, const struct use *use, struct val
 
 /* ---- dicts ---- */
 
-static enum status items(struct rendering *r, const struct use *use, struct value *out)
-{
-	*out = use->value.kind == VALUE_DICT ? jinja_items(r, use->value) : value_list(&r->arena);
-	return STATUS_OK;
-}
+/* A pair while it is sorted: by its key without case, those of the same as they came. */
+struct sorted_pair {
+	struct value pair, key;
+	size_t index;
+};
 
-/* Pairs in the order of their keys, letters of both cases as one. */
 static int compare_pairs(const void *a, const void *b)
 {
-	struct value left = ((const struct value *)a)->list->items[0], right = ((const struct value *)b)->list->items[0];
-	size_t len = left.len < right.len ? left.len : right.len;
-	int order = strncasecmp(left.bytes, right.bytes, len);
+	const struct sorted_pair *left = a, *right = b;
+	size_t len = left->key.len < right->key.len ? left->key.len : right->key.len;
+	int order = memcmp(left->key.bytes, right->key.bytes, len); /* UTF-8 sorts as its code points do */
 
-	return order ? order : (left.len > right.len) - (left.len < right.len);
+	order = order ? order : (left->key.len > right->key.len) - (left->key.len < right->key.len);
+	return order ? order : (left->index > right->index) - (left->index < right->index);
 }
 
-static enum status sort_dict(struct rendering *r, const struct use *use, struct value *out)
+static enum status sort_dict(struct rendering *r, const struct jinja_use *use, struct value *out)
 {
-	if (use->arguments->count > 0)
-		return err_set(r->err, STATUS_INPUT, "dictsort is supported without arguments");
-	*out = jinja_items(r, use->value);
-	if (out->list->count > 0)
-		qsort(out->list->items, out->list->count, sizeof *out->list->items, compare_pairs);
-	return jinja_spend(r, out->list->count * 8);
+	struct value pairs = jinja_items(r, use->value);
+	size_t count = pairs.list->count;
+	struct sorted_pair *sorted = mem_calloc(count + 1, sizeof *sorted);
+
+	for (size_t i = 0; i < count; i++) {
+		struct value pair = pairs.list->items[i];
+
+		sorted[i] = (struct sorted_pair){pair, jinja_change_case(&r->arena, pair.list->items[0], CASE_LOWER), i};
+	}
+	qsort(sorted, count, sizeof *sorted, compare_pairs);
+	*out = value_list(&r->arena);
+	for (size_t i = 0; i < count; i++)
+		value_append(&r->arena, *out, sorted[i].pair);
+	mem_free(sorted);
+	return jinja_spend(r, count * 8);
 }
 
 /* tojson(indent=4); other arguments may only say what is so anyway. */
-static enum status to_json(struct rendering *r, const struct use *use, struct value *out)
+static enum status to_json(struct rendering *r, const struct jinja_use *use, struct value *out)
 {
 	struct value indent = {0};
 	struct text text = {0};
@@ -304,9 +284,9 @@ static enum status to_json(struct rendering *r, const struct use *use, struct va
 	if (use->value.kind == VALUE_UNDEFINED || use->value.kind == VALUE_MACRO)
 		return err_set(r->err, STATUS_INPUT, "Object of type %s is not JSON serializable",
 			use->value.kind == VALUE_MACRO ? "Macro" : "Undefined");
-	for (size_t i = 0; i < use->arguments->count; i++) {
-		const char *name = use->arguments->names[i];
-		struct value value = use->arguments->values[i];
+	for (size_t i = 0; i < use->written->count; i++) {
+		const char *name = use->written->names[i];
+		struct value value = use->written->values[i];
 
 		if (name && strcmp(name, "indent") == 0 && (value.kind == VALUE_INT || value.kind == VALUE_NONE))
 			indent = value;
@@ -326,71 +306,140 @@ static enum status to_json(struct rendering *r, const struct use *use, struct va
 
 /* ---- numbers ---- */
 
-static enum status whole(struct rendering *r, const struct use *use, struct value *out)
-{
-	struct value string = jinja_strip(use->value, (struct value){0}, true, true);
-	char digits[24] = "";
-	long long number = 0;
+#define DIGITS_MAX 80 /* of a number in text, with its sign and underscores; guess */
 
-	*out = use->value;
-	if (use->value.kind == VALUE_BOOL)
-		*out = value_int(use->value.truth);
-	if (use->value.kind != VALUE_STRING)
+static int digit_of(char c)
+{
+	if (c >= '0' && c <= '9')
+		return c - '0';
+	if (c >= 'a' && c <= 'z')
+		return c - 'a' + 10;
+	return c >= 'A' && c <= 'Z' ? c - 'A' + 10 : 36;
+}
+
+/* Behind "0x", "0o" or "0b" where that is the base's mark and the base 2, 8 or 16. */
+static const char *skip_mark(const char *at, int64_t base)
+{
+	char mark = base == 16 ? 'x' : base == 8 ? 'o' : base == 2 ? 'b' : '\0';
+
+	return mark && at[0] == '0' && (at[1] | 0x20) == mark ? at + 2 : at;
+}
+
+/* As Python's int(text, base): *fits is false for a number beyond 64 bits. False for what is no number. */
+static bool read_whole(const char *text, int64_t base, int64_t *out, bool *fits)
+{
+	bool minus = *text == '-', after_digit = false;
+	const char *digits = text + (*text == '-' || *text == '+'), *at = skip_mark(digits, base);
+
+	after_digit = at > digits; /* an underscore may follow the mark */
+	*out = 0;
+	*fits = true;
+	for (; *at; at++) {
+		int digit = digit_of(*at);
+
+		if (*at == '_' && after_digit) {
+			after_digit = false;
+			continue;
+		}
+		if (digit >= base)
+			return false;
+		*fits = *fits && !__builtin_mul_overflow(*out, base, out) &&
+			!__builtin_add_overflow(*out, minus ? -digit : digit, out);
+		after_digit = true;
+	}
+	return after_digit && at > skip_mark(digits, base);
+}
+
+/* int of a string: a whole number, else the whole part of any number. False for what is none. */
+static enum status whole_of_text(struct rendering *r, struct value string, int64_t base, bool *found, struct value *out)
+{
+	struct value stripped = jinja_strip(string, (struct value){0}, true, true);
+	char text[DIGITS_MAX + 1] = "";
+	int64_t number = 0;
+	double real = 0;
+	bool fits = true;
+
+	if (stripped.len > DIGITS_MAX)
+		return err_set(r->err, STATUS_INPUT, "int is supported for texts of up to %d bytes", DIGITS_MAX);
+	memcpy(text, stripped.bytes, stripped.len);
+	*found = strlen(text) == stripped.len && read_whole(text, base, &number, &fits);
+	if (!*found && strlen(text) == stripped.len && !strpbrk(text, "xX") && text_to_double(text, &real)) {
+		*found = true;
+		fits = real > -0x1p63 && real < 0x1p63;
+		number = fits ? (int64_t)real : 0;
+	}
+	*out = value_int(number);
+	return fits ? STATUS_OK : err_set(r->err, STATUS_INPUT, "int is supported for numbers of 64 bits");
+}
+
+/* int(default=0, base=10) */
+static enum status whole(struct rendering *r, const struct jinja_use *use, struct value *out)
+{
+	struct value value = use->value, base = use->arguments[1];
+	bool found = false;
+
+	if (base.kind != VALUE_UNDEFINED && (base.kind != VALUE_INT || base.number < 2 || base.number > 36))
+		return err_set(r->err, STATUS_INPUT, "int is supported with a base of 2 to 36");
+	if (value.kind == VALUE_INT || value.kind == VALUE_BOOL) {
+		*out = value_int(value.kind == VALUE_INT ? value.number : value.truth);
 		return STATUS_OK;
-	if (string.len < sizeof digits)
-		memcpy(digits, string.bytes, string.len);
-	*out = value_int(text_to_i64(digits, &number) ? number : 0);
+	}
+	if (value.kind == VALUE_FLOAT && !(value.real > -0x1p63 && value.real < 0x1p63))
+		return err_set(r->err, STATUS_INPUT, "int is supported for numbers of 64 bits");
+	if (value.kind == VALUE_FLOAT) {
+		*out = value_int((int64_t)value.real);
+		return STATUS_OK;
+	}
+	if (value.kind == VALUE_STRING &&
+		whole_of_text(r, value, base.kind == VALUE_INT ? base.number : 10, &found, out) != STATUS_OK)
+		return STATUS_INPUT;
+	if (!found)
+		*out = use->arguments[0].kind == VALUE_UNDEFINED ? value_int(0) : use->arguments[0];
 	return STATUS_OK;
 }
 
 /* ---- all of them ---- */
 
-#define OF(kind) (1u << (kind))
-#define ANY (~0u)
-#define SINGLE (OF(VALUE_UNDEFINED) | OF(VALUE_NONE) | OF(VALUE_BOOL) | OF(VALUE_INT) | OF(VALUE_FLOAT) | OF(VALUE_STRING))
-#define SIZED (OF(VALUE_STRING) | OF(VALUE_LIST) | OF(VALUE_DICT))
+#define STRING JINJA_OF(VALUE_STRING)
+#define LIST JINJA_OF(VALUE_LIST)
+#define DICT JINJA_OF(VALUE_DICT)
+#define NUMBER (JINJA_OF(VALUE_BOOL) | JINJA_OF(VALUE_INT) | JINJA_OF(VALUE_FLOAT))
+#define SINGLE (JINJA_OF(VALUE_UNDEFINED) | JINJA_OF(VALUE_NONE) | NUMBER | STRING)
 
-static const struct filter {
-	const char *name;
-	unsigned kinds; /* of values that it takes */
-	enum status (*run)(struct rendering *r, const struct use *use, struct value *out);
-} filters[] = {
-	{"safe", ANY, same},
-	{"list", OF(VALUE_LIST) | OF(VALUE_DICT), list},
-	{"string", SINGLE, string},
-	{"default", ANY, fall_back},
-	{"d", ANY, fall_back},
-	{"trim", OF(VALUE_STRING), trim},
-	{"length", SIZED, length},
-	{"count", SIZED, length},
-	{"upper", OF(VALUE_STRING), upper},
-	{"lower", OF(VALUE_STRING), lower},
-	{"capitalize", OF(VALUE_STRING), capitalize},
-	{"title", OF(VALUE_STRING), title},
-	{"replace", OF(VALUE_STRING), replace},
-	{"indent", OF(VALUE_STRING), indent},
-	{"first", OF(VALUE_LIST), first},
-	{"last", OF(VALUE_LIST), last},
-	{"reverse", OF(VALUE_LIST), reverse},
-	{"join", OF(VALUE_LIST), join},
-	{"map", OF(VALUE_LIST), map},
-	{"select", OF(VALUE_LIST), select_items},
-	{"reject", OF(VALUE_LIST), reject},
-	{"selectattr", OF(VALUE_LIST), select_by_attribute},
-	{"rejectattr", OF(VALUE_LIST), reject_by_attribute},
-	{"unique", OF(VALUE_LIST), unique},
-	{"items", OF(VALUE_DICT) | OF(VALUE_UNDEFINED), items},
-	{"dictsort", OF(VALUE_DICT), sort_dict},
-	{"tojson", ANY, to_json},
-	{"int", OF(VALUE_STRING) | OF(VALUE_INT) | OF(VALUE_BOOL), whole},
+static const struct jinja_entry filters[] = {
+	{"safe", JINJA_ANY, same, {NULL}, false},
+	{"list", LIST | DICT, list, {NULL}, false},
+	{"string", SINGLE, string, {NULL}, false},
+	{"default", JINJA_ANY, fall_back, {"default_value", "boolean"}, false},
+	{"d", JINJA_ANY, fall_back, {"default_value", "boolean"}, false},
+	{"trim", STRING, jinja_use_strip, {"chars"}, false},
+	{"length", STRING | LIST | DICT, length, {NULL}, false},
+	{"count", STRING | LIST | DICT, length, {NULL}, false},
+	{"upper", STRING, jinja_use_upper, {NULL}, false},
+	{"lower", STRING, jinja_use_lower, {NULL}, false},
+	{"capitalize", STRING, jinja_use_capitalize, {NULL}, false},
+	{"title", STRING, title, {NULL}, false},
+	{"replace", STRING, jinja_use_replace, {"old", "new", "count"}, false},
+	{"indent", STRING, indent, {"width", "first", "blank"}, false},
+	{"first", LIST, first, {NULL}, false},
+	{"last", LIST, last, {NULL}, false},
+	{"reverse", LIST, reverse, {NULL}, false},
+	{"join", LIST, join, {"d", "attribute"}, false},
+	{"map", LIST, map, {NULL}, true},
+	{"select", LIST, select_items, {NULL}, true},
+	{"reject", LIST, reject, {NULL}, true},
+	{"selectattr", LIST, select_by_attribute, {NULL}, true},
+	{"rejectattr", LIST, reject_by_attribute, {NULL}, true},
+	{"unique", LIST, unique, {"case_sensitive", "attribute"}, false},
+	{"items", DICT | JINJA_OF(VALUE_UNDEFINED), jinja_use_items, {NULL}, false},
+	{"dictsort", DICT, sort_dict, {NULL}, false},
+	{"tojson", JINJA_ANY, to_json, {NULL}, true},
+	{"int", NUMBER | STRING | LIST | DICT | JINJA_OF(VALUE_NONE), whole, {"default", "base"}, false},
 };
 
-static const struct filter *find_filter(const char *name)
+static const struct jinja_entry *find_filter(const char *name)
 {
-	for (size_t i = 0; i < sizeof filters / sizeof filters[0]; i++)
-		if (strcmp(name, filters[i].name) == 0)
-			return &filters[i];
-	return NULL;
+	return jinja_find(filters, sizeof filters / sizeof filters[0], name);
 }
 
 bool jinja_knows_filter(const char *name)
@@ -401,12 +450,5 @@ bool jinja_knows_filter(const char *name)
 enum status jinja_filter(
 	struct rendering *r, const char *name, struct value value, const struct arguments *arguments, struct value *out)
 {
-	const struct use use = {value, jinja_argument(arguments, 0, NULL), jinja_argument(arguments, 1, NULL), arguments};
-	const struct filter *filter = find_filter(name);
-
-	if (!filter || !(filter->kinds & OF(value.kind)))
-		return err_set(r->err, STATUS_INPUT, "filter '%.40s' is not supported here", name);
-	if (jinja_spend(r, jinja_cost(value, use.first)) != STATUS_OK)
-		return STATUS_INPUT;
-	return filter->run(r, &use, out);
+	return jinja_apply(r, find_filter(name), "filter", name, value, arguments, out);
 }

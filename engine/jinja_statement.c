@@ -1,7 +1,7 @@
 /* Cuts a template into text and tags, and tags into statements. White space follows trim_blocks and lstrip_blocks. */
 #include <string.h>
 
-#include "engine/jinja_node.h"
+#include "engine/jinja_text.h"
 
 /* A stretch of text, or the inside of a tag. */
 enum piece_kind { PIECE_TEXT, PIECE_PRINT, PIECE_STATEMENT };
@@ -18,11 +18,6 @@ struct parser {
 	struct err *err;
 };
 
-static bool is_space(char c)
-{
-	return c == ' ' || c == '\t' || c == '\n' || c == '\r';
-}
-
 static bool is_tag(const char *at, const char *end)
 {
 	return end - at >= 2 && at[0] == '{' && (at[1] == '{' || at[1] == '%' || at[1] == '#');
@@ -38,22 +33,50 @@ static enum status fail_at(struct parser *parser, const char *at)
 	return STATUS_INPUT;
 }
 
-/* The end of a tag: the first close outside string literals. NULL when there is none. */
-static const char *find_close(const char *at, const char *end, const char *close, bool has_strings)
+/* 1 for a bracket that opens, -1 for one that closes, else 0. */
+static int bracket(char c)
 {
+	if (c == '(' || c == '[' || c == '{')
+		return 1;
+	return c == ')' || c == ']' || c == '}' ? -1 : 0;
+}
+
+/* The end of a tag: the first close outside string literals and brackets, or where brackets do not end the first outside strings.
+ * NULL when there is none. */
+static const char *find_close(const char *at, const char *end, const char *close, bool is_comment)
+{
+	const char *inside = NULL; /* brackets */
 	char quote = 0;
+	int open = 0;
 
 	for (; end - at >= 2; at++) {
+		bool closes = !quote && memcmp(at, close, 2) == 0;
+
+		if (closes && open == 0)
+			return at;
+		inside = closes && !inside ? at : inside;
 		if (quote && *at == '\\')
 			at++;
 		else if (quote)
 			quote = *at == quote ? 0 : quote;
-		else if (has_strings && (*at == '\'' || *at == '"'))
+		else if (!is_comment && (*at == '\'' || *at == '"'))
 			quote = *at;
-		else if (memcmp(at, close, 2) == 0)
-			return at;
+		else if (!is_comment)
+			open = open + bracket(*at) < 0 ? 0 : open + bracket(*at);
 	}
-	return NULL;
+	return inside;
+}
+
+/* Where lstrip_blocks cuts off what is before a tag at end: at the beginning of its line, where nothing but white space follows. */
+static const char *line_begin(const struct parser *parser, const char *begin, const char *end)
+{
+	const char *cut = end;
+
+	while (cut > begin && cut[-1] != '\n')
+		cut--;
+	struct value left = jinja_strip(value_string(cut, (size_t)(end - cut)), (struct value){0}, true, false);
+
+	return left.len == 0 && (cut == parser->source || cut[-1] == '\n') ? cut : end;
 }
 
 /* Text from begin to the tag at end (or the template's end), less what the tags on both sides take from it. */
@@ -63,19 +86,9 @@ static struct value text_between(struct parser *parser, const char *begin, const
 	bool keeps = at_tag && end + 2 < parser->end && end[2] == '+';
 	if (parser->trims_newline && begin < end && *begin == '\n')
 		begin++;
-	while (parser->trims_space && begin < end && is_space(*begin))
-		begin++;
-	if (strips) {
-		while (end > begin && is_space(end[-1]))
-			end--;
-	} else if (block && !keeps) { /* lstrip_blocks: blanks between the line's start and the tag */
-		const char *cut = end;
-		while (cut > begin && (cut[-1] == ' ' || cut[-1] == '\t'))
-			cut--;
-		if (cut == parser->source || cut[-1] == '\n')
-			end = cut;
-	}
-	return value_string(begin, (size_t)(end - begin));
+	if (block && !strips && !keeps)
+		end = line_begin(parser, begin, end);
+	return jinja_strip(value_string(begin, (size_t)(end - begin)), (struct value){0}, parser->trims_space, strips);
 }
 
 /* Reads the tag at parser->at into parser->tag; comments become nothing. */
@@ -88,7 +101,7 @@ static enum status read_tag(struct parser *parser, enum piece_kind *kind)
 			   sign == '{'           ? "}}"
 				   : sign == '%' ? "%}"
 						 : "#}",
-			   sign != '#');
+			   sign == '#');
 	if (!close) {
 		err_set(parser->err, STATUS_INPUT, "a tag does not end");
 		return fail_at(parser, open);
@@ -327,13 +340,30 @@ static enum status check_calls(struct parser *parser)
 	return STATUS_OK;
 }
 
+/* Every "\r\n" and '\r' becomes '\n', as in Jinja. The new length. */
+static size_t unify_newlines(char *text, size_t len)
+{
+	size_t used = 0;
+	char before = 0;
+
+	for (size_t i = 0; i < len; i++) {
+		char c = text[i];
+
+		if (c != '\n' || before != '\r')
+			text[used++] = c == '\r' ? '\n' : c;
+		before = c;
+	}
+	return used;
+}
+
 enum status jinja_parse_template(const char *source, size_t len, struct arena *arena, struct statement **out, struct err *err)
 {
-	const char *copy = arena_strndup(arena, source, len), *ended_by;
-	struct parser parser = {.arena = arena, .source = copy, .at = copy, .end = copy + len, .err = err};
+	char *copy = arena_strndup(arena, source, len);
+	struct parser parser = {.arena = arena, .source = copy, .at = copy, .end = copy + unify_newlines(copy, len), .err = err};
+	const char *ended_by;
 	enum status status;
 
-	if (len > 0 && parser.end[-1] == '\n') /* Jinja drops one newline at the end */
+	if (parser.end > copy && parser.end[-1] == '\n') /* Jinja drops one newline at the end */
 		parser.end--;
 	*out = NULL;
 	status = parse_block(&parser, NULL, out, &ended_by);

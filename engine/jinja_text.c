@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/utf8.h"
+#include "engine/normalise.h"
 
 #define INDENT_MAX 256 /* spaces; guess: files have 2 to 8 */
 
@@ -90,67 +91,114 @@ enum status jinja_split(struct rendering *r, struct value string, struct value s
 	return STATUS_OK;
 }
 
-enum status jinja_replace(struct rendering *r, struct value string, struct value from, struct value to, struct value *out)
+static size_t character_bytes(struct value string, size_t at)
+{
+	uint32_t c;
+	int bytes = utf8_decode(string.bytes + at, string.len - at, &c);
+
+	return bytes > 0 ? (size_t)bytes : 1;
+}
+
+enum status jinja_replace(
+	struct rendering *r, struct value string, struct value from, struct value to, int64_t most, struct value *out)
 {
 	struct text text = {0};
-	const char *at = string.bytes, *end = at + string.len, *next;
+	size_t at = 0;
 	enum status status = STATUS_OK;
 
-	while (status == STATUS_OK && from.len > 0 && (next = memmem(at, (size_t)(end - at), from.bytes, from.len))) {
-		text_append(&text, at, (size_t)(next - at));
+	for (int64_t n = 0; status == STATUS_OK && n != most; n++) {
+		const char *next = memmem(string.bytes + at, string.len - at, from.bytes, from.len);
+		size_t found = next ? (size_t)(next - string.bytes) : 0;
+
+		if (!next)
+			break;
+		text_append(&text, string.bytes + at, found - at);
 		text_append(&text, to.bytes, to.len);
-		at = next + from.len;
+		at = found + from.len;
 		status = jinja_spend(r, to.len);
+		if (from.len > 0)
+			continue;
+		if (at == string.len)
+			break;
+		text_append(&text, string.bytes + at, character_bytes(string, at));
+		at += character_bytes(string, at);
 	}
-	text_append(&text, at, (size_t)(end - at));
+	text_append(&text, string.bytes + at, string.len - at);
 	*out = value_copy(&r->arena, &text);
 	text_release(&text);
 	return status;
 }
 
-static bool is_letter(char c)
+/* The character at at; an invalid byte is none, and has no case. */
+static bool is_cased_at(struct value string, size_t at)
 {
-	return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+	uint32_t c;
+
+	return at < string.len && utf8_decode(string.bytes + at, string.len - at, &c) > 0 && normalise_is_cased(c);
 }
+
+#define SIGMA 0x3a3 /* small at the end of a word it has a form of its own */
+#define SIGMA_FINAL "\xcf\x82"
 
 struct value jinja_change_case(struct arena *arena, struct value string, enum jinja_case to)
 {
-	char *copy = arena_strndup(arena, string.bytes, string.len);
+	bool begins = true, after_cased = false; /* a word, for CASE_CAPITALIZE the whole */
+	struct text text = {0};
+	struct value out;
 
-	for (size_t i = 0; i < string.len; i++) {
-		bool first = i == 0 || (to == CASE_TITLE && !is_letter(copy[i - 1])) ||
-			(to == CASE_WORDS && strchr(" \t\n\r\f\v-({[<", copy[i - 1]));
-		bool upper = to == CASE_UPPER || (to != CASE_LOWER && first);
+	for (size_t at = 0, next; at < string.len; at = next) {
+		uint32_t c = 0;
+		bool is_valid = utf8_decode(string.bytes + at, string.len - at, &c) > 0;
+		enum normalise_case one = to == CASE_UPPER || (to == CASE_WORDS && begins) ? NORMALISE_UPPER
+			: to == CASE_LOWER || !begins                                      ? NORMALISE_LOWER
+											   : NORMALISE_TITLE;
 
-		if (upper ? copy[i] >= 'a' && copy[i] <= 'z' : copy[i] >= 'A' && copy[i] <= 'Z')
-			copy[i] = (char)(copy[i] ^ 0x20);
+		next = at + character_bytes(string, at);
+		if (!is_valid)
+			text_append_char(&text, string.bytes[at]);
+		else if (one == NORMALISE_LOWER && c == SIGMA && after_cased && !is_cased_at(string, next))
+			text_append_str(&text, SIGMA_FINAL);
+		else
+			normalise_append_case(c, one, &text);
+		after_cased = is_valid && normalise_is_cased(c);
+		begins = (to == CASE_TITLE && !after_cased) ||
+			(to == CASE_WORDS && is_valid && (is_white(c) || (c < 0x80 && c > 0 && strchr("-({[<", (int)c))));
 	}
-	return value_string(copy, string.len);
+	out = value_copy(arena, &text);
+	text_release(&text);
+	return out;
 }
 
-/* The end of the line that begins at at: its '\n' or '\r', or end. */
+/* Bytes of the line end at at, as Python's str.splitlines sees them; 0: there is none. */
+static size_t line_end_bytes(const char *at, const char *end)
+{
+	size_t left = (size_t)(end - at);
+
+	if (left > 0 && ((*at >= '\n' && *at <= '\r') || (*at >= 0x1c && *at <= 0x1e)))
+		return left > 1 && at[0] == '\r' && at[1] == '\n' ? 2 : 1;
+	if (left > 1 && memcmp(at, "\xc2\x85", 2) == 0)
+		return 2;
+	return left > 2 && (memcmp(at, "\xe2\x80\xa8", 3) == 0 || memcmp(at, "\xe2\x80\xa9", 3) == 0) ? 3 : 0;
+}
+
+/* The end of the line that begins at at: where its line end begins, or end. */
 static const char *line_end(const char *at, const char *end)
 {
-	while (at < end && *at != '\n' && *at != '\r')
+	while (at < end && line_end_bytes(at, end) == 0)
 		at++;
 	return at;
 }
 
-static const char *next_line(const char *at, const char *end)
-{
-	return at + (end - at >= 2 && at[0] == '\r' && at[1] == '\n' ? 2 : at < end);
-}
-
-enum status jinja_split_lines(struct rendering *r, struct value string, struct value *out)
+enum status jinja_split_lines(struct rendering *r, struct value string, bool with_ends, struct value *out)
 {
 	const char *at = string.bytes, *end = at + string.len;
 
 	*out = value_list(&r->arena);
 	while (at < end) {
-		const char *stop = line_end(at, end);
+		const char *stop = line_end(at, end), *next = stop + line_end_bytes(stop, end);
 
-		value_append(&r->arena, *out, value_string(at, (size_t)(stop - at)));
-		at = next_line(stop, end);
+		value_append(&r->arena, *out, value_string(at, (size_t)((with_ends ? next : stop) - at)));
+		at = next;
 		if (jinja_spend(r, 0) != STATUS_OK)
 			return STATUS_INPUT;
 	}
@@ -174,7 +222,7 @@ enum status jinja_indent(struct rendering *r, struct value string, int64_t width
 		if (stop == end)
 			break;
 		text_append_char(&text, '\n');
-		at = next_line(stop, end);
+		at = stop + line_end_bytes(stop, end);
 		status = jinja_spend(r, (size_t)width);
 	}
 	*out = value_copy(&r->arena, &text);
@@ -187,23 +235,21 @@ enum status jinja_join(struct rendering *r, struct value list, struct value sepa
 	struct text text = {0};
 	enum status status = STATUS_OK;
 
+	if (separator.kind >= VALUE_LIST)
+		return err_set(r->err, STATUS_INPUT, "join needs a string between the items");
 	for (size_t i = 0; status == STATUS_OK && i < list.list->count; i++) {
+		struct value item = list.list->items[i];
+
 		if (i > 0)
 			value_print(separator, &text);
-		value_print(list.list->items[i], &text);
-		status = jinja_spend(r, separator.len + list.list->items[i].len);
+		value_print(item, &text);
+		status = item.kind < VALUE_LIST
+			? jinja_spend(r, separator.len + item.len)
+			: err_set(r->err, STATUS_INPUT, "join meets a list or a dict, which are not printed as they are");
 	}
 	*out = value_copy(&r->arena, &text);
 	text_release(&text);
 	return status;
-}
-
-static size_t character_bytes(struct value string, size_t at)
-{
-	uint32_t c;
-	int bytes = utf8_decode(string.bytes + at, string.len - at, &c);
-
-	return bytes > 0 ? (size_t)bytes : 1;
 }
 
 int64_t jinja_characters(struct value string)

@@ -108,6 +108,83 @@ void normalise_nfc(const char *text, size_t len, struct text *out)
 	mem_free(points.data);
 }
 
+/* --- case ---------------------------------------------------------------------------------------------------------- */
+
+#define SHARP_S 0xdf
+#define DOTTED_I 0x130 /* I with a dot above */
+#define IOTA_SUBSCRIPT 0x345
+
+static void append_point(utf8proc_int32_t point, struct text *out)
+{
+	char bytes[4];
+
+	text_append(out, bytes, (size_t)utf8_encode((uint32_t)point, bytes));
+}
+
+bool normalise_is_cased(uint32_t c)
+{
+	utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)c);
+
+	return category == UTF8PROC_CATEGORY_LU || category == UTF8PROC_CATEGORY_LL || category == UTF8PROC_CATEGORY_LT ||
+		utf8proc_toupper((utf8proc_int32_t)c) != utf8proc_tolower((utf8proc_int32_t)c);
+}
+
+/* Letters without a large form of their own, ligatures and letters with marks, have one made of their parts: all of these large,
+ * for a title the first letter. An iota below comes behind the rest, which is composed again. */
+static void append_parts(utf8proc_int32_t point, bool title, struct text *out)
+{
+	utf8proc_int32_t parts[DECOMPOSED_MAX], last = 0;
+	bool is_large = false;
+	int boundary = 0;
+	utf8proc_ssize_t count =
+		utf8proc_decompose_char(point, parts, DECOMPOSED_MAX, UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT, &boundary);
+
+	if (count < 2 || count > DECOMPOSED_MAX) {
+		append_point(point, out);
+		return;
+	}
+	bool has_iota = parts[count - 1] == IOTA_SUBSCRIPT;
+	for (utf8proc_ssize_t i = 0; i < count && !(title && is_large); i++) {
+		is_large = normalise_is_cased((uint32_t)parts[i]);
+		parts[i] = utf8proc_toupper(parts[i]);
+	}
+	if (has_iota) {
+		last = parts[count - 1];
+		count = utf8proc_normalize_utf32(parts, count - 1, UTF8PROC_COMPOSE | UTF8PROC_STABLE);
+	}
+	for (utf8proc_ssize_t i = 0; i < count; i++)
+		append_point(parts[i], out);
+	if (has_iota)
+		append_point(last, out);
+}
+
+/* Small letters, and what is large only at its beginning, without a form of their own. */
+static bool is_made_of_parts(utf8proc_int32_t point, utf8proc_int32_t simple, enum normalise_case to)
+{
+	utf8proc_category_t category = utf8proc_category(point);
+
+	if (to == NORMALISE_UPPER && utf8proc_category(simple) == UTF8PROC_CATEGORY_LT)
+		return true;
+	return to != NORMALISE_LOWER && simple == point && category == UTF8PROC_CATEGORY_LL;
+}
+
+void normalise_append_case(uint32_t code_point, enum normalise_case to, struct text *out)
+{
+	utf8proc_int32_t point = (utf8proc_int32_t)code_point;
+	utf8proc_int32_t simple = to == NORMALISE_LOWER ? utf8proc_tolower(point)
+		: to == NORMALISE_UPPER                 ? utf8proc_toupper(point)
+							: utf8proc_totitle(point);
+
+	if (point == SHARP_S && to != NORMALISE_LOWER)
+		text_append_str(out, to == NORMALISE_UPPER ? "SS" : "Ss");
+	else if (point == DOTTED_I && to == NORMALISE_LOWER)
+		text_append_str(out, "i\xcc\x87");
+	else if (is_made_of_parts(point, simple, to))
+		append_parts(point, to == NORMALISE_TITLE, out);
+	else
+		append_point(simple, out);
+}
+
 /* --- classes -------------------------------------------------------------------------------------------------------- */
 
 bool normalise_is_space(uint32_t c)

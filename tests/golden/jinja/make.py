@@ -6,6 +6,31 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 HERE = os.path.dirname(os.path.realpath(__file__))
 
+# Parts that several templates have.
+TAKE_SYSTEM_MESSAGE = """{%- if messages[0]['role'] == 'system' %}
+    {%- set system_message = messages[0]['content']|trim %}
+    {%- set messages = messages[1:] %}
+{%- else %}
+    {%- set system_message = "" %}
+{%- endif %}
+{{- "<|start_header_id|>system<|end_header_id|>\\n\\n" }}
+"""
+HEADERS_PROMPT = """{%- if add_generation_prompt %}
+    {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}
+{%- endif %}
+"""
+CHATML_PROMPT = """{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+{%- endif %}
+"""
+TOOL_RESPONSE_END = """        {{- '\\n</tool_response>' }}
+        {%- if loop.last or (messages[loop.index0 + 1].role != "tool") %}
+            {{- '<|im_end|>\\n' }}
+        {%- endif %}
+    {%- endif %}
+{%- endfor %}
+"""
+
 TEMPLATES = {
     # Headers around trimmed contents; the system message is taken out first, tools are spoken of and never there.
     "headers": """{{- bos_token }}
@@ -20,14 +45,7 @@ TEMPLATES = {
 {%- endif %}
 
 {#- The system message goes into its own place. #}
-{%- if messages[0]['role'] == 'system' %}
-    {%- set system_message = messages[0]['content']|trim %}
-    {%- set messages = messages[1:] %}
-{%- else %}
-    {%- set system_message = "" %}
-{%- endif %}
-{{- "<|start_header_id|>system<|end_header_id|>\\n\\n" }}
-{%- if builtin_tools is defined or tools is not none %}
+""" + TAKE_SYSTEM_MESSAGE + """{%- if builtin_tools is defined or tools is not none %}
     {{- "Environment: ipython\\n" }}
 {%- endif %}
 {%- if builtin_tools is defined %}
@@ -46,10 +64,7 @@ TEMPLATES = {
         {%- for key, value in message.tool_calls[0].function.arguments | items %}{{ key ~ value | tojson }}{% endfor %}
     {%- endif %}
 {%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}
-{%- endif %}
-""",
+""" + HEADERS_PROMPT,
     # Turns of user and assistant in order, a system message before the last user's.
     "inst": """{%- if messages[0]["role"] == "system" %}
     {%- set system_message = messages[0]["content"] %}
@@ -103,16 +118,7 @@ TEMPLATES = {
         {%- endif %}
         {{- '\\n<tool_response>\\n' }}
         {{- message.content }}
-        {{- '\\n</tool_response>' }}
-        {%- if loop.last or (messages[loop.index0 + 1].role != "tool") %}
-            {{- '<|im_end|>\\n' }}
-        {%- endif %}
-    {%- endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '<|im_start|>assistant\\n' }}
-{%- endif %}
-""",
+""" + TOOL_RESPONSE_END + CHATML_PROMPT,
     # Thoughts of earlier answers go; the messages are walked backwards to find the last question.
     "thinking": """{%- set ns = namespace(multi_step=true, last_query_index=messages|length - 1) %}
 {%- for message in messages[::-1] %}
@@ -198,14 +204,7 @@ TEMPLATES.update({
 {%- if not tools is defined %}
     {%- set tools = none %}
 {%- endif %}
-{%- if messages[0]['role'] == 'system' %}
-    {%- set system_message = messages[0]['content']|trim %}
-    {%- set messages = messages[1:] %}
-{%- else %}
-    {%- set system_message = "" %}
-{%- endif %}
-{{- "<|start_header_id|>system<|end_header_id|>\\n\\n" }}
-{%- if tools is not none %}
+""" + TAKE_SYSTEM_MESSAGE + """{%- if tools is not none %}
     {{- "Environment: ipython\\n" }}
 {%- endif %}
 {{- "Today Date: " + date_string + "\\n\\n" }}
@@ -256,10 +255,7 @@ TEMPLATES.update({
         {{- "<|eot_id|>" }}
     {%- endif %}
 {%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}
-{%- endif %}
-""",
+""" + HEADERS_PROMPT,
     # Tools before the last question, calls with ids of nine letters, JSON cut open by slices.
     "inst_tools": """{%- if messages[0]["role"] == "system" %}
     {%- set system_message = messages[0]["content"] %}
@@ -408,16 +404,7 @@ TEMPLATES.update({
         {%- endif %}
         {{- '\\n<tool_response>\\n' }}
         {{- content }}
-        {{- '\\n</tool_response>' }}
-        {%- if loop.last or (messages[loop.index0 + 1].role != "tool") %}
-            {{- '<|im_end|>\\n' }}
-        {%- endif %}
-    {%- endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '<|im_start|>assistant\\n' }}
-{%- endif %}
-""",
+""" + TOOL_RESPONSE_END + CHATML_PROMPT,
     # Macros: with defaults, by name, calling themselves and later ones, over schemas.
     "macros": """{%- macro render_extra_keys(json_dict, handled_keys) -%}
     {%- if json_dict is mapping %}
@@ -477,6 +464,34 @@ TEMPLATES.update({
 {{ namespace(a=1).a }}{{ dict(x=2).x }}{{ 'q' if roles is sequence else 'r' }}{{ roles is mapping }}{{ (1, 2) | length if false else 0 }}
 """.replace("{{ (1, 2) | length if false else 0 }}", ""),
 })
+
+# Filters and methods where Jinja and Python do more than one would think: cases, defaults, arguments by name, empty strings, lines.
+TEMPLATES["as_python"] = r"""{{ ['a', 'A', 'b', 1, 1, 'É', 'é'] | unique | list | tojson }}{{ ['a', 'A'] | unique(true) | list | tojson }}
+{{ [{'k': 'x', 'v': 1}, {'k': 'X', 'v': 2}] | unique(attribute='k') | map(attribute='v') | join(',') }}
+{{ 'x' | int }} {{ 'x' | int(7) }} {{ 'x' | int(default=8) }} {{ ' 12 ' | int(5) }} {{ '+5' | int }} {{ '-5' | int }} {{ '' | int('none') }}
+{{ '3.7' | int }} {{ '-1e3' | int }} {{ '1_000' | int }} {{ '1__0' | int }} {{ '_1' | int }} {{ '0x1f' | int }} {{ '007' | int }}
+{{ 'ff' | int(0, 16) }} {{ '0x1f' | int(base=16) }} {{ '-0b11' | int(base=2) }} {{ '0x_1f' | int(0, 16) }} {{ '0x' | int(3, 16) }} {{ '9' | int(1, 8) }}
+{{ none | int }} {{ none | int(4) }} {{ true | int }} {{ [1] | int(9) }} {{ 'inf' | int }} {{ 'nan' | int(2) }}
+{{ 'äöü ß é ŉ ﬁ ΐ ᾳ ᾂ ǆ' | upper }} {{ 'ÄÖÜ ẞ É İ ΑΣ ΑΣΑ Σ' | lower }} {{ 'ﬁé ÉA' | capitalize }} {{ 'ЖЗ'.lower() ~ 'жз'.upper() }}
+{{ "éa üB-ñ ßa (ñ it's" | title }} {{ "it's éa 1a ǆa ﬁb".title() }} {{ 'they\'re a	b' | title }}
+{{ 'xxaxx' | trim('x') }} {{ 'xxaxx' | trim(chars='x') }} {{ 'xax'.strip('x') }}
+{{ 'a,b,c'.split(',', maxsplit=1) | join('+') }} {{ 'a b  c'.split(maxsplit=1) | join('+') }} {{ 'a,b'.split(sep=',') | join('+') }}
+{{ 'aaa'.replace('a', 'b', 2) }} {{ 'aaa' | replace('a', 'b', count=1) }} {{ 'aé' | replace('', '-') }} {{ 'abc'.replace('', '-', 2) }} {{ '' | replace('', 'x') }}
+{{ 'a
+bc
+
+d'.splitlines() | join('|') }} {{ 'a
+'.splitlines(true) | tojson }} {{ 'a
+
+b' | indent(2, blank=true) }}
+{{ none.x is defined }} {{ none.x }} {{ missing is iterable }} {{ missing is sequence }} {{ missing is mapping }} {{ none is iterable }}
+{{ 'a' is in ['a'] }} {{ 2 is in [1] }} {{ {'a': {'b': {}}}['a'] | length }} {{ [{'a': {'b': 5}}] | map(attribute='a.b') | join }}
+{% for k, v in {'b': 1, 'B': 2, 'a': 3, 'É': 4, 'Z': 5} | dictsort %}{{ k ~ v }} {% endfor %}
+{{ [[1, 'x'], [2, 'y']] | join('-', attribute=1) }} {{ {'b': 1, 'a': 2} | list | join }} {{ '' | default('y', boolean=true) }}
+"""
+# Ends of lines as on other systems, and white space that is no blank.
+TEMPLATES["line_ends"] = ("{% if true %}\r\n  x\r\n{% endif %}\r\ny\rz\r\n{{ 'a\r\nb' | tojson }}\r\n  {% if true %}\r\n  w\r\n\t\u00a0{% endif %}\r\n"
+                          "a \u00a0{%- if true -%}\x0b b \x0b{%- endif %} c\r\n\r\n")
 
 TOOLS = {
     "weather": [dict(type="function", function=dict(
