@@ -135,11 +135,10 @@ enum status sql_open_to_read(const char *path, int busy_ms, struct sql **out, st
 	*out = NULL;
 	int code = try_to_read(sql, path, 0, busy_ms);
 	bool wants_files = code == SQLITE_CANTOPEN || code == SQLITE_READONLY; /* the log's, which cannot be made here */
-	if (wants_files && !file_is_folder(path) && (has_bytes(path, "-wal") || has_bytes(path, "-journal"))) {
+	const char *log = has_bytes(path, "-wal") ? "-wal" : has_bytes(path, "-journal") ? "-journal" : NULL;
+	if (wants_files && !file_is_folder(path) && log) {
 		status = err_set(err, STATUS_UNAVAILABLE,
-			"its newest entries are in '%s-wal' or '-journal', which can only be read where files can be made beside "
-			"it",
-			path);
+			"its newest entries are in '%s%s', which can only be read where files can be made beside it", path, log);
 	} else if (wants_files && has_bytes(path, "")) {
 		/* Without a log it cannot be in use by a writer: there would be one. */
 		sqlite3_close(sql->handle);

@@ -359,6 +359,11 @@ static void parts_that_are_not_known_are_refused_by_name(void **state)
 			"\"content\":\" \"},{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"},"
 			"{\"type\":\"Strip\",\"content\":\" \",\"start\":2,\"stop\":0}]}",
 			"Strip of one ' '"},
+		{"decoder",
+			"{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"\u2581\"},"
+			"\"content\":\" \"},{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"},"
+			"{\"type\":\"Strip\",\"content\":\" \",\"start\":-1,\"stop\":0}]}",
+			"Strip of one ' '"},
 		{"model.merges", "[[\"\u2581 \",\"t\"]]", "model.merges: entry 0 does not name two tokens"},
 	};
 

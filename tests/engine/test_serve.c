@@ -468,6 +468,26 @@ static void lost_rank_ends_the_server_with_4(void **state)
 	text_release(&log);
 }
 
+/* Whoever starts the server hears of it, not the first client; what needs no template works. */
+static void a_chat_template_that_cannot_be_rendered_is_told_at_start(void **state)
+{
+	struct tiny_model model = tiny_model_default();
+	struct server_process server;
+	struct text log = {0};
+	char path[TINY_PATH_BYTES];
+
+	model.broken_template = "{{ messages | frob }}";
+	tiny_model_write_temp(&model, path);
+	server_start(&server, path, NULL, NO_ARGUMENTS, true);
+	server_log(&server, &log);
+	assert_non_null(strstr(text_str(&log), "chat completions will be refused: line 1 of the chat template: filter 'frob'"));
+	json_free(ask(&server, "/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":1}", 200));
+	json_free(ask(&server, "/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}", 400));
+	assert_int_equal(server_stop(&server, SIGTERM), 0);
+	unlink(path);
+	text_release(&log);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -485,6 +505,7 @@ int main(void)
 		cmocka_unit_test(longest_requests_work_and_longer_ones_are_refused_at_once),
 		cmocka_unit_test(running_requests_are_answered_when_the_server_stops),
 		cmocka_unit_test(lost_rank_ends_the_server_with_4),
+		cmocka_unit_test(a_chat_template_that_cannot_be_rendered_is_told_at_start),
 	};
 	return cmocka_run_group_tests(tests, make_model, remove_model);
 }

@@ -298,13 +298,16 @@ static void when_the_guard_is_killed_the_engine_dies_and_the_loss_is_told(void *
 	launch_destroy(launch);
 }
 
-/* Without the guard, which was its subreaper, a process that left the engine's session still has the launch's variable. */
+/* Without the guard, which was its subreaper, a process that left the engine's session still has the launch's variable. Another
+ * one before it, whose name ends alike, is not mistaken for it. */
 static void what_a_killed_guard_leaves_is_found_and_ended(void **state)
 {
 	char escapee_path[32];
+	setenv("OF_ANOTHER_VERDICT_NONCE", "n-1", 1);
 	const char *extra[] = {"--escapee", temporary_file(escapee_path), "--ignore-term", NULL};
 	int port;
 	struct launch *launch = launch_stub(extra, &port);
+	unsetenv("OF_ANOTHER_VERDICT_NONCE");
 	wait_for_port(launch, port);
 	pid_t escapee = read_pid(escapee_path), bystander = fork();
 	if (bystander == 0) {

@@ -162,24 +162,41 @@ static void what_a_writer_has_just_saved_is_read_too(void **state)
 	allow_reading_only(f, false);
 }
 
-/* As somebody leaves it who copied the two files but not the index of the log, which cannot be made anew here. */
-static void a_log_that_cannot_be_read_is_never_passed_over(void **state)
+/* Somebody copied a database with its log, the file of that ending, but nothing else. */
+static void check_copied_log(struct store_bed *f, const char *log, const char *ending)
 {
-	struct store_bed *f = *state;
-	char log[128], copy[128], copied_log[136];
-	snprintf(log, sizeof log, "%s-wal", f->path);
+	char copy[128], copied_log[144], expected[64];
 	snprintf(copy, sizeof copy, "%s/other.db", f->folder);
-	snprintf(copied_log, sizeof copied_log, "%s-wal", copy);
-	fill(f);
+	snprintf(copied_log, sizeof copied_log, "%s%s", copy, ending);
+	snprintf(expected, sizeof expected, "other.db%s'", ending);
 	copy_file(f->path, copy);
 	copy_file(log, copied_log);
 	set_mode(copy, "", 0444);
 	set_mode(copied_log, "", 0444);
 	chmod(f->folder, 0555);
 	struct answer answer = ask(copy, cmd_history, NULL, NULL);
-	assert_int_equal(answer.status, STATUS_UNAVAILABLE);
-	assert_non_null(strstr(answer.error, "other.db-wal"));
 	chmod(f->folder, 0700);
+	assert_int_equal(answer.status, STATUS_UNAVAILABLE);
+	assert_non_null(strstr(answer.error, expected));
+}
+
+/* The index of the log cannot be made anew here. */
+static void a_log_that_cannot_be_read_is_never_passed_over(void **state)
+{
+	struct store_bed *f = *state;
+	char log[128];
+	snprintf(log, sizeof log, "%s-wal", f->path);
+	fill(f);
+	check_copied_log(f, log, "-wal");
+}
+
+/* A journal beside the database would have to be rolled back first. */
+static void a_journal_that_cannot_be_rolled_back_is_never_passed_over(void **state)
+{
+	struct store_bed *f = *state;
+	fill(f);
+	close_store(f);
+	check_copied_log(f, f->path, "-journal"); /* any bytes: nobody looks at them */
 }
 
 static void writing_is_refused_clearly(void **state)
@@ -235,6 +252,7 @@ int main(void)
 		STORE_TEST(questions_are_answered_and_nothing_is_written),
 		STORE_TEST(what_a_writer_has_just_saved_is_read_too),
 		STORE_TEST(a_log_that_cannot_be_read_is_never_passed_over),
+		STORE_TEST(a_journal_that_cannot_be_rolled_back_is_never_passed_over),
 		STORE_TEST(writing_is_refused_clearly),
 		STORE_TEST(an_older_version_is_refused_and_not_misread),
 		STORE_TEST(what_may_not_even_be_read_is_no_answer),

@@ -154,7 +154,8 @@ static void put_tokenizer(const struct tiny_model *model, struct gguf_build *bui
 	put_u32(model, build, "tokenizer.ggml.bos_token_id", 1);
 	put_u32(model, build, "tokenizer.ggml.eos_token_id", 2);
 	if (model->chat_template)
-		gguf_build_string(build, "tokenizer.chat_template", chat_template);
+		gguf_build_string(
+			build, "tokenizer.chat_template", model->broken_template ? model->broken_template : chat_template);
 	mem_free(list);
 	mem_free(types);
 	mem_free(merges);

@@ -27,6 +27,7 @@ struct tiny_model {
 
 	/* Ways to be refused; NULL or 0 for a sound file. */
 	const char *pre; /* instead of "smollm" */
+	const char *broken_template; /* instead of the sound chat template */
 	const char *rope_scaling; /* adds llama.rope.scaling.type */
 	const char *without_tensor, *without_key, *extra_tensor;
 	const char *narrow_tensor; /* is written with half of its columns */
