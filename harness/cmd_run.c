@@ -3,7 +3,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "base/file.h"
 #include "harness/cmd_common.h"
 #include "harness/commands.h"
@@ -64,8 +63,8 @@ struct greedy_run {
 	struct json *final; /* what would confirm the search as it stands; NULL: nothing was adopted */
 	int budget_launches; /* 0: no limit */
 	double budget_s;
-	int launches, stages;
-	int64_t begin_ns;
+	int launches, stages; /* of all stages so far */
+	double spent_s; /* likewise, in earlier processes too */
 };
 
 static void tell(const char *format, const char *name, int number)
@@ -94,8 +93,7 @@ static enum status take_document(
 		experiment->protocol.budget_launches =
 			greedy->budget_launches > greedy->launches ? greedy->budget_launches - greedy->launches : 1;
 	if (greedy->budget_s > 0)
-		experiment->protocol.budget_s =
-			fmax(0.001, greedy->budget_s - (double)(clock_monotonic_ns() - greedy->begin_ns) / 1e9);
+		experiment->protocol.budget_s = fmax(0.001, greedy->budget_s - greedy->spent_s);
 	return STATUS_OK;
 }
 
@@ -104,7 +102,7 @@ static bool may_go_on(const struct greedy_run *greedy, const struct experiment *
 {
 	int reserved = 3 * experiment->rules.confirm_winner_blocks;
 	bool launches = !greedy->budget_launches || greedy->launches + experiment->n_arms + reserved <= greedy->budget_launches;
-	bool time = greedy->budget_s <= 0 || (double)(clock_monotonic_ns() - greedy->begin_ns) / 1e9 < greedy->budget_s;
+	bool time = greedy->budget_s <= 0 || greedy->spent_s < greedy->budget_s;
 	return launches && time;
 }
 
@@ -116,6 +114,7 @@ static enum status run_stage(struct run_command *command, struct greedy_run *gre
 	*next = NULL;
 	enum status status = measure(command, err);
 	greedy->launches += session->launches;
+	greedy->spent_s += session->spent_s;
 	greedy->stages++;
 	if (status)
 		return status;
@@ -139,8 +138,7 @@ static enum status run_greedy(struct run_command *command, const char *file, str
 	struct greedy_run greedy = {.file = file,
 		.first = json_clone(session->experiment->document),
 		.budget_launches = session->experiment->protocol.budget_launches,
-		.budget_s = session->experiment->protocol.budget_s,
-		.begin_ns = clock_monotonic_ns()};
+		.budget_s = session->experiment->protocol.budget_s};
 	struct json *next = NULL;
 	session->quiet = true;
 	enum status status = run_stage(command, &greedy, &next, err);

@@ -91,6 +91,7 @@ struct state {
 	struct store_confirmation confirmation;
 	double launch_sd[EXPERIMENT_WORKLOADS_MAX]; /* see struct verdict_input */
 	int64_t begin_ns;
+	double spent_before_s; /* by earlier processes, for launches that are saved and the pauses behind them */
 };
 
 static enum status known_twins(void *ctx, int workload, int blocks, double *effects, size_t max, size_t *count, struct err *err)
@@ -307,18 +308,36 @@ static void count_launches(const struct launch_cells *cells, int blocks, int *la
 	}
 }
 
-/* Whether a budget forbids a block like the last one, room kept for the winner's confirmation. Says so. */
+/* Seconds that the experiment took so far. What lies between two processes does not count, nor what a killed one did in vain. */
+static double spent_s(const struct state *state)
+{
+	return state->spent_before_s + (double)(clock_monotonic_ns() - state->begin_ns) / 1e9;
+}
+
+static enum status learn_spent(struct run_loop *loop, struct state *state, struct err *err)
+{
+	int last, all;
+	enum status status = store_spent_seconds(loop->store, loop->experiment_id, &state->spent_before_s, err);
+	count_launches(&state->cells, 0, &last, &all);
+	state->spent_before_s += all * loop->experiment->protocol.cooldown_s;
+	return status;
+}
+
+/* Whether a budget forbids a block like the last one, room kept for the winner's confirmation. Says so. Blocks that were added to a
+ * finished experiment were asked for by their number, and are in no budget. */
 static bool is_spent(const struct run_loop *loop, const struct state *state, int blocks)
 {
 	const struct protocol *protocol = &loop->experiment->protocol;
 	int last, all, reserved = 3 * loop->experiment->rules.confirm_winner_blocks; /* baseline, twin, winner */
+	if (protocol->extended_from)
+		return false;
 	count_launches(&state->cells, blocks, &last, &all);
 	if (protocol->budget_launches && all + last + reserved > protocol->budget_launches) {
 		progress_note(loop->progress, "the budget of %d launches allows no block after block %d", protocol->budget_launches,
 			blocks);
 		return true;
 	}
-	if (protocol->budget_s > 0 && (double)(clock_monotonic_ns() - state->begin_ns) / 1e9 > protocol->budget_s) {
+	if (protocol->budget_s > 0 && spent_s(state) > protocol->budget_s) {
 		progress_note(loop->progress, "the time budget of %g s is spent after block %d", protocol->budget_s, blocks);
 		return true;
 	}
@@ -474,9 +493,12 @@ enum status run_loop_run(struct run_loop *loop, struct err *err)
 	if (!status)
 		status = learn_launch_sd(loop, &state, err);
 	if (!status)
+		status = learn_spent(loop, &state, err);
+	if (!status)
 		status = run_all(loop, &state, err);
 	int last_block;
 	count_launches(&state.cells, 0, &last_block, &loop->launches);
+	loop->spent_s = spent_s(&state);
 	launch_cells_release(&state.cells);
 	mem_free(state.rows);
 	mem_free(state.stopped);

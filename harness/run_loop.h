@@ -21,8 +21,9 @@ struct run_loop {
 	struct progress *progress;
 	const struct json *oom_memory; /* set by run_loop_run: see prune_add */
 	/* What run_loop_run leaves: the candidate that helped most by the search (see looks_winner), 0 when none did; launches made
-	 * for the experiment so far, repetitions included. */
+	 * for the experiment so far, repetitions included, and the seconds that this took, in earlier processes too. */
 	int winner, launches;
+	double spent_s;
 };
 
 /* Runs what is missing and saves verdicts at every look. Returns STATUS_OK when the experiment is complete, however many candidates

@@ -216,6 +216,7 @@ enum status session_measure(struct session *session, bool resumed, struct err *e
 	/* A failed baseline is an answer too; what ended in between leaves rows for --resume to complete. */
 	session->winner = loop.winner;
 	session->launches = loop.launches;
+	session->spent_s = loop.spent_s;
 	if (!session->quiet && (status == STATUS_OK || status == STATUS_ANSWER_BAD)) {
 		enum status printed = session_print(session, status ? NULL : err);
 		status = status ? status : printed;

@@ -24,6 +24,7 @@ struct session {
 	int64_t experiment_id;
 	bool quiet; /* session_measure prints no result: it is not the last experiment */
 	int winner, launches; /* of the experiment measured last: see struct run_loop */
+	double spent_s;
 };
 #define SESSION_INIT \
 	{ \

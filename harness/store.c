@@ -530,6 +530,21 @@ enum status store_oom_memory(struct store *store, int64_t experiment_id, struct 
 	return status;
 }
 
+enum status store_spent_seconds(struct store *store, int64_t experiment_id, double *seconds, struct err *err)
+{
+	struct sql_statement *statement = NULL;
+	bool row = false;
+	enum status status =
+		sql_prepare(store->sql, "SELECT total(total_ns) / 1e9 FROM launch WHERE experiment_id = ?", &statement, err);
+	if (!status) {
+		sql_bind_int(statement, experiment_id);
+		status = sql_step(statement, &row, err);
+	}
+	*seconds = row ? sql_real(statement, 0) : 0;
+	sql_finish(statement);
+	return status;
+}
+
 enum status store_launch_seconds(struct store *store, const char *experiment_hash, double *seconds, struct err *err)
 {
 	struct sql_statement *statement = NULL;

@@ -151,6 +151,9 @@ enum status store_import(struct store *store, const struct json *record, bool *a
 enum status store_import_measurements(
 	struct store *store, const struct json *rows, const char *source, size_t *added, size_t *known, struct err *err);
 
+/* Seconds that the saved launches of an experiment took, whoever made them; 0 when there are none. */
+enum status store_spent_seconds(struct store *store, int64_t experiment_id, double *seconds, struct err *err);
+
 /* Mean seconds of the saved launches of experiments with this hash, or NaN: what a plan is estimated from. */
 enum status store_launch_seconds(struct store *store, const char *experiment_hash, double *seconds, struct err *err);
 

@@ -158,6 +158,23 @@ static void blocks_are_added_under_the_same_number_and_judged_as_a_further_look(
 	store_close(store);
 }
 
+/* They were asked for by their number: a budget of launches or seconds that the search has spent does not take them back. */
+static void blocks_are_added_whatever_budget_is_spent(void **state)
+{
+	struct space *space = *state;
+	int blocks;
+	write_file(space,
+		&(struct stub_experiment){
+			.protocol = "{\"blocks\": 2, \"max_blocks\": 2, \"runs_per_launch\": 1, \"budget_launches\": 4, "
+				    "\"budget_s\": 0.1, \"warmup\": {\"requests_per_slot\": 0}}",
+			.guards = NO_TEXTS});
+	assert_int_equal(CALL(space, NULL, "run", space->file), 0);
+	assert_int_equal(count_launches(space, &blocks), 2);
+	assert_int_equal(CALL(space, NULL, "more", "1", "--blocks", "2"), 0);
+	count_launches(space, &blocks);
+	assert_int_equal(blocks, 1 + 2);
+}
+
 static void an_interrupted_extension_is_completed_by_resume(void **state)
 {
 	struct space *space = *state;
@@ -289,6 +306,7 @@ int main(int argc, char **argv)
 		return code;
 	const struct CMUnitTest tests[] = {
 		SPACE_TEST(blocks_are_added_under_the_same_number_and_judged_as_a_further_look),
+		SPACE_TEST(blocks_are_added_whatever_budget_is_spent),
 		SPACE_TEST(an_interrupted_extension_is_completed_by_resume),
 		SPACE_TEST(prompts_come_from_the_record_when_their_file_is_gone),
 		SPACE_TEST(only_one_candidate_stays_only_one),

@@ -11,20 +11,14 @@
 #include "tests/support/roles.h"
 #include "tests/support/run_bed.h"
 
-static const char *const stub[] = {"--tells-acceptance", NULL};
-
-#define SHORT_LOAD \
-	"[{\"name\": \"w\", \"endpoint\": \"/v1/completions\", \"concurrency\": 2, \"requests\": 2, " \
-	"\"dataset\": {\"kind\": \"random_ids\", \"input_len\": 8, \"output_len\": 6}}]"
-
-static const struct stub_experiment race = {.stub = stub,
+static const struct stub_experiment race = {.stub = run_bed_telling_stub,
 	.baseline = "{\"speculation\": \"off\", \"allreduce\": \"shm-flag\"}",
 	.matrix = "{\"mode\": \"race\", \"factors\": {\"speculation\": [\"off\", \"ngram\"], \"allreduce\": [\"shm-flag\", "
 		  "\"ref-socket\"]}, \"aa_twin\": false}",
 	.protocol = "{\"blocks\": 3, \"max_blocks\": 4, \"runs_per_launch\": 1, \"screening\": false, \"warmup\": "
 		    "{\"requests_per_slot\": 0}}",
 	.guards = "{\"greedy_fingerprint\": {\"prompts\": 0}}",
-	.workloads = SHORT_LOAD,
+	.workloads = RUN_BED_SHORT_LOAD,
 	.verdict = "{\"primary\": {\"metric\": \"accept_frac\"}}"};
 
 /* Measured: four arms in two blocks, then the fast ones, then three fresh blocks of baseline and winner. */
@@ -34,8 +28,7 @@ static void a_race_stops_launching_losers_and_confirms_its_winner(void **state)
 	struct json *document = NULL;
 	struct text errors = {0}, launches = {0};
 	run_bed_open(&bed, &race);
-	int code = run_bed_run(&bed, NULL, &document, &errors);
-	assert_int_equal(code, 0);
+	run_bed_run_well(&bed, NULL, &document, &errors);
 	assert_non_null(
 		strstr(text_str(&errors), "allreduce=ref-socket leaves the race after block 2: slower than speculation=ngram"));
 	run_bed_expect(document, "speculation", "ngram", "helped", "confirmed with fresh launches in 3 blocks");
@@ -75,8 +68,7 @@ static void a_greedy_search_launches_stage_after_stage_and_confirms_the_end(void
 		"\"ref-socket\"]}, \"aa_twin\": false}";
 	options.protocol = "{\"blocks\": 3, \"runs_per_launch\": 1, \"warmup\": {\"requests_per_slot\": 0}}";
 	run_bed_open(&bed, &options);
-	int code = run_bed_run(&bed, NULL, &document, &errors);
-	assert_int_equal(code, 0);
+	run_bed_run_well(&bed, NULL, &document, &errors);
 	assert_non_null(strstr(text_str(&errors), "adopted: speculation=ngram (stage 1)"));
 	assert_null(strstr(text_str(&errors), "adopted: allreduce"));
 	assert_string_equal(json_text(json_get(document, "name")), "stub, final");
@@ -114,8 +106,7 @@ static void a_setting_that_keeps_no_promise_hurts_under_an_open_loop(void **stat
 	options.verdict = "{\"primary\": {\"metric\": \"goodput_frac\"}}";
 	options.guards = "{\"greedy_fingerprint\": {\"prompts\": 0}, \"client_late_ms_max\": 10000}";
 	run_bed_open(&bed, &options);
-	int code = run_bed_run(&bed, NULL, &document, &errors);
-	assert_int_equal(code, 0);
+	run_bed_run_well(&bed, NULL, &document, &errors);
 	run_bed_expect(document, "token_ms", "250", "hurt", NULL);
 	struct json *shown = run_bed_show(&bed);
 	const struct json *run = json_at(json_get(json_at(json_get(shown, "launches"), 0), "runs"), 0),
@@ -142,8 +133,7 @@ static void a_hopeless_setting_is_launched_once_when_the_noise_is_known(void **s
 	for (int run = 0; run < 5; run++) { /* each adds three pairs */
 		struct json *document = NULL;
 		struct text errors = {0};
-		int code = run_bed_run(&bed, NULL, &document, &errors);
-		assert_int_equal(code, 0);
+		run_bed_run_well(&bed, NULL, &document, &errors);
 		run_bed_expect(document, "allreduce", "ref-socket", "hurt",
 			run == 4 ? "screened: hopeless after 1 block" : "screened: hopeless after 2 blocks");
 		json_free(document);

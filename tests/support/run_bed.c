@@ -16,6 +16,8 @@
 #include "harness/store.h"
 #include "tests/support/roles.h"
 
+const char *const run_bed_telling_stub[] = {"--tells-acceptance", NULL};
+
 void run_bed_open(struct run_bed *space, const struct stub_experiment *options)
 {
 	struct text text = {0};
@@ -50,6 +52,13 @@ int run_bed_run(const struct run_bed *space, const char *extra, struct json **ou
 	json_parse(text_str(&text), text.len, "output", out, NULL);
 	text_release(&text);
 	return code;
+}
+
+void run_bed_run_well(const struct run_bed *space, const char *extra, struct json **out, struct text *errors)
+{
+	int code = run_bed_run(space, extra, out, errors);
+	if (code != 0)
+		fail_msg("exit code %d: %s", code, text_str(errors));
 }
 
 const struct json *run_bed_row(const struct json *document, const char *knob, const char *value)

@@ -13,8 +13,19 @@ struct run_bed {
 void run_bed_open(struct run_bed *space, const struct stub_experiment *options);
 void run_bed_close(struct run_bed *space);
 
+/* Stub arguments: what decides is told by the stub, so that a busy machine changes no verdict. NULL-terminated. */
+extern const char *const run_bed_telling_stub[];
+
+/* Two short requests under the name "w". */
+#define RUN_BED_SHORT_LOAD \
+	"[{\"name\": \"w\", \"endpoint\": \"/v1/completions\", \"concurrency\": 2, \"requests\": 2, " \
+	"\"dataset\": {\"kind\": \"random_ids\", \"input_len\": 8, \"output_len\": 6}}]"
+
 /* `run` with --json and one more argument (or NULL); returns the exit code, the document in *out when there is one. */
 int run_bed_run(const struct run_bed *space, const char *extra, struct json **out, struct text *errors);
+
+/* The same; fails the test unless the exit code is 0. */
+void run_bed_run_well(const struct run_bed *space, const char *extra, struct json **out, struct text *errors);
 
 /* The verdict about knob (and value, unless NULL) in such a document; NULL when there is none. */
 const struct json *run_bed_row(const struct json *document, const char *knob, const char *value);
