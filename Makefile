@@ -145,13 +145,14 @@ FAKES := $(addprefix $(B)/tests/fake/,nvml/libnvidia-ml.so.1 nvml-errors/libnvid
 	nvml-live/libnvidia-ml.so.1 nccl/libnccl.so.2)
 $(B)/tests/fake/nvml-errors/%: FAKE_FLAGS = -DFAKE_ERRORS
 $(B)/tests/fake/nvml-old/%: FAKE_FLAGS = -DFAKE_OLD
+$(filter %ml.so.1,$(FAKES)): tests/support/fake/nvml_fake.c tests/support/fake/nvml_fake.h
 $(filter-out %nvml-live/libnvidia-ml.so.1,$(filter %ml.so.1,$(FAKES))): tests/support/fake/nvml.c
 $(filter %nvml-live/libnvidia-ml.so.1,$(FAKES)): tests/support/fake/nvml_live.c
 $(filter %nccl.so.2,$(FAKES)): tests/support/fake/nccl.c
 $(FAKES):
 	@mkdir -p $(@D)
 	@echo "LD    $@"
-	$(Q)$(CC) -std=c17 -D_GNU_SOURCE $(WARNINGS) -O1 -g -fPIC -shared $(FAKE_FLAGS) $< -o $@
+	$(Q)$(CC) -std=c17 -D_GNU_SOURCE $(WARNINGS) -O1 -g -fPIC -shared $(FAKE_FLAGS) $(filter %.c,$^) -o $@
 $(B)/tests/harness/test_nvml $(B)/tests/harness/test_gpu_runs: | $(FAKES)
 
 -include $(patsubst %.c,$(B)/obj/%.d,$(ALL_SRC))

@@ -51,7 +51,9 @@ struct probe_ops {
 extern const struct probe_ops probe_linux;
 
 /* The facts that decide whether two measurements can be compared (processor, number of CPUs, memory, GPUs and their power limits,
- * driver, architecture), as a SHA-256 in hex. Host names and kernel releases are recorded but change nothing. Pure. */
+ * driver, architecture), as a SHA-256 in hex. Host names and kernel releases are recorded but change nothing. Limits of a GPU's
+ * clocks are no fact: its library sets locked clocks and has no call that tells them; the clocks of each run are in its
+ * conditions. Pure. */
 void probe_machine_hash(const struct json *facts, char out[65]);
 
 /* Whether more than limit_mib of what was free before is still held: memory of the GPUs, and shared memory of the machine, which

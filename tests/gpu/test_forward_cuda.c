@@ -45,8 +45,8 @@ static void release_case(struct case_of_model *c)
 	mem_free(c->expected);
 }
 
-/* Steps of `chunk` rows; returns the relative error of n_tokens positions. */
-static double error_of(const struct case_of_model *c, int n_tokens, int chunk, int graph_max_bs, enum kn_kv_type kv_type)
+/* Logits of n_tokens positions in steps of chunk rows. Caller frees. */
+static float *logits_of(const struct case_of_model *c, int n_tokens, int chunk, int graph_max_bs, enum kn_kv_type kv_type)
 {
 	struct forward_run run = forward_run_default(c->path);
 	float *logits = mem_calloc((size_t)n_tokens * (size_t)c->vocab, sizeof *logits);
@@ -58,9 +58,36 @@ static double error_of(const struct case_of_model *c, int n_tokens, int chunk, i
 	run.tokens[0] = c->tokens;
 	run.n_tokens[0] = n_tokens;
 	forward_run(&run, &logits);
+	return logits;
+}
+
+/* Their relative error. */
+static double error_of(const struct case_of_model *c, int n_tokens, int chunk, int graph_max_bs, enum kn_kv_type kv_type)
+{
+	float *logits = logits_of(c, n_tokens, chunk, graph_max_bs, kv_type);
 	double error = reference_relative_error(logits, c->expected, (int64_t)n_tokens * c->vocab);
 	mem_free(logits);
 	return error;
+}
+
+/* The smallest whose heads there are kernels for, and whose matrices every type fits. */
+static struct tiny_model small_model(int head_dim)
+{
+	struct tiny_model model = tiny_model_default();
+	model.hidden = 256;
+	model.ffn = 512;
+	model.head_dim = head_dim;
+	return model;
+}
+
+static const enum dtype stored_types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_Q8_0, DTYPE_Q4_1, DTYPE_Q6_K};
+#define N_STORED_TYPES (sizeof stored_types / sizeof stored_types[0])
+
+static void make_typed_case(enum dtype type, struct case_of_model *out)
+{
+	struct tiny_model model = small_model(64);
+	model.dtype = model.value_dtype = model.embedding_dtype = type;
+	make_case(&model, out);
 }
 
 static void assert_error_below(double error, double bound, const char *what)
@@ -71,20 +98,14 @@ static void assert_error_below(double error, double bound, const char *what)
 
 static void forward_agrees_for_every_stored_type_and_size_of_step(void **state)
 {
-	static const enum dtype types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_Q8_0, DTYPE_Q4_1, DTYPE_Q6_K};
-	for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
-		struct tiny_model model = tiny_model_default();
+	for (size_t i = 0; i < N_STORED_TYPES; i++) {
 		struct case_of_model c;
-		model.hidden = 256;
-		model.ffn = 512;
-		model.head_dim = 64;
-		model.dtype = model.value_dtype = model.embedding_dtype = types[i];
-		make_case(&model, &c);
-		assert_error_below(error_of(&c, 20, 1, 0, KN_KV_F16), BOUND_ONE_ROW, dtype_name(types[i]));
-		assert_error_below(error_of(&c, 20, 1, 1, KN_KV_F16), BOUND_ONE_ROW, dtype_name(types[i]));
-		assert_error_below(error_of(&c, 40, 7, 7, KN_KV_F16), BOUND_ROWS, dtype_name(types[i]));
-		assert_error_below(error_of(&c, 40, 16, 0, KN_KV_F32), BOUND_ROWS, dtype_name(types[i]));
-		assert_error_below(error_of(&c, LEN, LEN, 0, KN_KV_F16), BOUND_ROWS, dtype_name(types[i]));
+		make_typed_case(stored_types[i], &c);
+		assert_error_below(error_of(&c, 20, 1, 0, KN_KV_F16), BOUND_ONE_ROW, dtype_name(stored_types[i]));
+		assert_error_below(error_of(&c, 20, 1, 1, KN_KV_F16), BOUND_ONE_ROW, dtype_name(stored_types[i]));
+		assert_error_below(error_of(&c, 40, 7, 7, KN_KV_F16), BOUND_ROWS, dtype_name(stored_types[i]));
+		assert_error_below(error_of(&c, 40, 16, 0, KN_KV_F32), BOUND_ROWS, dtype_name(stored_types[i]));
+		assert_error_below(error_of(&c, LEN, LEN, 0, KN_KV_F16), BOUND_ROWS, dtype_name(stored_types[i]));
 		release_case(&c);
 	}
 }
@@ -93,12 +114,9 @@ static void forward_agrees_for_every_family(void **state)
 {
 	static const char *const families[] = {"llama", "qwen2", "qwen3"};
 	for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
-		struct tiny_model model = tiny_model_default();
+		struct tiny_model model = small_model(128);
 		struct case_of_model c;
 		model.architecture = families[i];
-		model.hidden = 256;
-		model.ffn = 512;
-		model.head_dim = 128;
 		make_case(&model, &c);
 		assert_error_below(error_of(&c, 20, 1, 0, KN_KV_F32), BOUND_ONE_ROW, families[i]);
 		assert_error_below(error_of(&c, 20, 1, 1, KN_KV_F32), BOUND_ONE_ROW, families[i]);
@@ -108,40 +126,20 @@ static void forward_agrees_for_every_family(void **state)
 	}
 }
 
-/* Logits of n_tokens positions in steps of chunk rows. */
-static float *logits_of(const struct case_of_model *c, int n_tokens, int chunk, int graph_max_bs)
-{
-	struct forward_run run = forward_run_default(c->path);
-	float *logits = mem_calloc((size_t)n_tokens * (size_t)c->vocab, sizeof *logits);
-	run.kn = &kn_cuda_ops;
-	run.chunk = chunk;
-	run.graph_max_bs = graph_max_bs;
-	run.kv_type = KN_KV_F16;
-	run.n_sequences = 1;
-	run.tokens[0] = c->tokens;
-	run.n_tokens[0] = n_tokens;
-	forward_run(&run, &logits);
-	return logits;
-}
-
 static void a_step_has_the_same_bits_from_a_plan_and_as_it_comes(void **state)
 {
-	static const enum dtype types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_Q8_0, DTYPE_Q4_1, DTYPE_Q6_K};
 	static const int chunks[] = {1, 2, 7, 24};
 	enum { TOKENS = 48 };
-	for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
-		struct tiny_model model = tiny_model_default();
+	for (size_t i = 0; i < N_STORED_TYPES; i++) {
 		struct case_of_model c;
-		model.hidden = 256;
-		model.ffn = 512;
-		model.head_dim = 64;
-		model.dtype = model.value_dtype = model.embedding_dtype = types[i];
-		make_case(&model, &c);
+		make_typed_case(stored_types[i], &c);
 		for (size_t k = 0; k < sizeof chunks / sizeof chunks[0]; k++) {
-			float *planned = logits_of(&c, TOKENS / chunks[k] * chunks[k], chunks[k], chunks[k]),
-			      *eager = logits_of(&c, TOKENS / chunks[k] * chunks[k], chunks[k], 0);
-			if (memcmp(planned, eager, (size_t)(TOKENS / chunks[k] * chunks[k]) * (size_t)c.vocab * sizeof *eager) != 0)
-				fail_msg("%s: steps of %d rows have other bits from a plan", dtype_name(types[i]), chunks[k]);
+			int n = TOKENS / chunks[k] * chunks[k];
+			float *planned = logits_of(&c, n, chunks[k], chunks[k], KN_KV_F16),
+			      *eager = logits_of(&c, n, chunks[k], 0, KN_KV_F16);
+			if (memcmp(planned, eager, (size_t)n * (size_t)c.vocab * sizeof *eager) != 0)
+				fail_msg(
+					"%s: steps of %d rows have other bits from a plan", dtype_name(stored_types[i]), chunks[k]);
 			mem_free(planned);
 			mem_free(eager);
 		}

@@ -12,27 +12,18 @@
 #include "harness/help_check.h"
 #include "harness/measure.h"
 #include "harness/target_common.h"
+#include "tests/support/golden_file.h"
 #include "tests/support/measure_bed.h"
 #include "tests/support/replay_checks.h"
 #include "tests/support/roles.h"
 
 extern char **environ;
 
-static void read_golden(const char *name, struct text *out)
-{
-	struct text path = {0};
-	struct err err = {0};
-	text_printf(&path, "tests/golden/servers/%s", name);
-	if (file_read(text_str(&path), 1 << 20, out, &err))
-		fail_msg("%s", err.text);
-	text_release(&path);
-}
-
 static struct run_counters counters_of(const struct target_ops *ops, const char *name)
 {
 	struct text text = {0};
 	struct run_counters counters;
-	read_golden(name, &text);
+	golden_file_read("servers", name, &text);
 	counters_read(text_str(&text), ops->counters, &counters);
 	text_release(&text);
 	return counters;
@@ -103,7 +94,7 @@ static void counters_fill_in_what_requests_do_not_tell(void **state)
 static void switches_are_found_as_whole_words(void **state)
 {
 	struct text help = {0};
-	read_golden("vllm_help.txt", &help);
+	golden_file_read("servers", "vllm_help.txt", &help);
 	const char *text = text_str(&help);
 	assert_true(help_names_switch(text, "--max-num-seqs"));
 	assert_true(help_names_switch(text, "--no-enable-prefix-caching")); /* listed as --disable-prefix-caching */
@@ -229,7 +220,7 @@ static void an_engine_that_does_not_tell_its_settings_is_inactive(void **state)
 static void labels_of_a_metric_are_values_of_their_kind(void **state)
 {
 	struct text text = {0};
-	read_golden("vllm_metrics.txt", &text);
+	golden_file_read("servers", "vllm_metrics.txt", &text);
 	struct json *labels = counters_labels(text_str(&text), "vllm:cache_config_info");
 	assert_int_equal(json_number(json_get(labels, "block_size"), 0), 16);
 	assert_true(json_number(json_get(labels, "gpu_memory_utilization"), 0) == 0.9);
@@ -273,7 +264,7 @@ static void resolved_arguments_of_sglang_are_compared(void **state)
 {
 	struct text text = {0};
 	struct json *info = NULL;
-	read_golden("sglang_server_info_0_5_4.json", &text);
+	golden_file_read("servers", "sglang_server_info_0_5_4.json", &text);
 	assert_int_equal(json_parse(text_str(&text), text.len, "info", &info, NULL), STATUS_OK);
 	assert_int_equal(json_int(target_sglang.effective(&target_sglang, info, "graph_max_bs"), 0), 128);
 	assert_int_equal(json_int(target_sglang.effective(&target_sglang, info, "tp"), 0), 2);

@@ -11,16 +11,7 @@
 #include "harness/effective.h"
 #include "harness/help_check.h"
 #include "harness/target.h"
-
-static void read_golden(const char *name, struct text *out)
-{
-	struct text path = {0};
-	struct err err = {0};
-	text_printf(&path, "tests/golden/servers/%s", name);
-	if (file_read(text_str(&path), 1 << 20, out, &err))
-		fail_msg("%s", err.text);
-	text_release(&path);
-}
+#include "tests/support/golden_file.h"
 
 static struct json *parse(const char *bytes, size_t len)
 {
@@ -35,7 +26,7 @@ static struct json *parse(const char *bytes, size_t len)
 static struct json *settings_of(const struct target_ops *ops, const char *name)
 {
 	struct text text = {0};
-	read_golden(name, &text);
+	golden_file_read("servers", name, &text);
 	struct json *told = parse(text_str(&text), text.len), *settings = ops->settings(told);
 	json_free(told);
 	text_release(&text);
@@ -65,7 +56,7 @@ static void every_switch_of_the_adapters_is_in_the_recorded_help(void **state)
 	} cases[] = {{&target_vllm, "vllm_help.txt"}, {&target_sglang, "sglang_help.txt"}};
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct text help = {0};
-		read_golden(cases[i].file, &help);
+		golden_file_read("servers", cases[i].file, &help);
 		for (size_t k = 0; k < cases[i].ops->n_switches; k++) {
 			struct err err = {0};
 			if (help_check_switch(cases[i].ops, text_str(&help), "a", cases[i].ops->switches[k].value, &err))
@@ -83,13 +74,13 @@ static void every_switch_of_the_adapters_is_in_the_recorded_help(void **state)
 static void a_switch_without_its_opposite_is_not_taken_for_having_one(void **state)
 {
 	struct text help = {0};
-	read_golden("vllm_help.txt", &help);
+	golden_file_read("servers", "vllm_help.txt", &help);
 	assert_true(help_names_switch(text_str(&help), "--no-async-scheduling"));
 	assert_true(help_names_switch(text_str(&help), "--no-enable-prefix-caching")); /* taken, though not listed in these words */
 	assert_true(help_names_switch(text_str(&help), "--no-disable-custom-all-reduce"));
 	assert_false(help_names_switch(text_str(&help), "--no-disable-log-stats"));
 	text_release(&help);
-	read_golden("sglang_help.txt", &help);
+	golden_file_read("servers", "sglang_help.txt", &help);
 	assert_true(help_names_switch(text_str(&help), "--disable-radix-cache"));
 	assert_false(help_names_switch(text_str(&help), "--no-disable-radix-cache"));
 	text_release(&help);
@@ -113,7 +104,7 @@ static void recorded_counters_have_the_names_that_are_looked_for(void **state)
 {
 	struct text text = {0};
 	struct run_counters c;
-	read_golden("vllm_metrics_recorded.txt", &text);
+	golden_file_read("servers", "vllm_metrics_recorded.txt", &text);
 	counters_read(text_str(&text), target_vllm.counters, &c);
 	assert_true(c.prompt == 0 && c.generated == 0 && c.looked_up == 0 && c.cached == 0);
 	assert_true(c.drafted == 0 && c.accepted == 0 && c.rounds == 0);
@@ -121,7 +112,7 @@ static void recorded_counters_have_the_names_that_are_looked_for(void **state)
 	assert_true(json_number(json_get(labels, "block_size"), 0) == 32);
 	json_free(labels);
 	text_release(&text);
-	read_golden("sglang_metrics_recorded.txt", &text);
+	golden_file_read("servers", "sglang_metrics_recorded.txt", &text);
 	counters_read(text_str(&text), target_sglang.counters, &c);
 	assert_true(c.prompt == 4100 && c.generated == 256 && c.cached == 128 && c.rounds == 100 && c.accepted == -1);
 	text_release(&text);

@@ -1,12 +1,9 @@
 /* NVIDIA's management library as a machine with two GPUs would have it: the first at ease, the second hot, throttled and used by
  * another process. Built three times: as it is; with FAKE_ERRORS, where every call but those that count and open devices fails; and
- * with FAKE_OLD, which lacks the calls of newer drivers. nvml_live.c is the same library on a machine where something happens.
- * Declarations as in nvml.h of CUDA 12. */
-#include <stdio.h>
-#include <string.h>
+ * with FAKE_OLD, which lacks the calls of newer drivers. nvml_live.c is the same library on a machine where something happens. */
+#include "nvml_fake.h"
 
-#define OK 0
-#define NOT_SUPPORTED 3
+#include <stdio.h>
 
 #ifdef FAKE_ERRORS
 #define ANSWER NOT_SUPPORTED
@@ -15,34 +12,17 @@
 #endif
 
 #define DEVICES 2
-#define MIB ((unsigned long long)1 << 20)
-
-struct memory {
-	unsigned long long total, free, used;
-};
-struct process {
-	unsigned pid;
-	unsigned long long used_bytes;
-	unsigned gpu_instance, compute_instance;
-};
 
 static int devices[DEVICES];
+
+int fake_answer(void)
+{
+	return ANSWER;
+}
 
 static unsigned number_of(const void *device)
 {
 	return (unsigned)((const int *)device - devices);
-}
-
-int nvmlInit_v2(void);
-int nvmlInit_v2(void)
-{
-	return OK;
-}
-
-int nvmlShutdown(void);
-int nvmlShutdown(void)
-{
-	return OK;
 }
 
 int nvmlDeviceGetCount_v2(unsigned *count);
@@ -73,20 +53,6 @@ int nvmlDeviceGetUUID(void *device, char *uuid, unsigned bytes)
 	return ANSWER;
 }
 
-int nvmlSystemGetDriverVersion(char *version, unsigned bytes);
-int nvmlSystemGetDriverVersion(char *version, unsigned bytes)
-{
-	snprintf(version, bytes, "570.00.1");
-	return ANSWER;
-}
-
-int nvmlSystemGetCudaDriverVersion_v2(int *version);
-int nvmlSystemGetCudaDriverVersion_v2(int *version)
-{
-	*version = 12080;
-	return ANSWER;
-}
-
 int nvmlDeviceGetClockInfo(void *device, int type, unsigned *mhz);
 int nvmlDeviceGetClockInfo(void *device, int type, unsigned *mhz)
 {
@@ -105,13 +71,6 @@ int nvmlDeviceGetPowerUsage(void *device, unsigned *milliwatts);
 int nvmlDeviceGetPowerUsage(void *device, unsigned *milliwatts)
 {
 	*milliwatts = 300500 + 1000 * number_of(device);
-	return ANSWER;
-}
-
-int nvmlDeviceGetPowerManagementLimit(void *device, unsigned *milliwatts);
-int nvmlDeviceGetPowerManagementLimit(void *device, unsigned *milliwatts)
-{
-	*milliwatts = 700000;
 	return ANSWER;
 }
 

@@ -1,6 +1,8 @@
 /* NVIDIA's management library as a machine with one GPU would have it while stub servers compute there: those whose command line
  * has the text of FAKE_NVML_OURS. When one has that of FAKE_NVML_WHEN too, what FAKE_NVML_THEN names happens: "throttle", "foreign"
- * (process 1 computes there as well) or "lost" (every call fails, for ever). Declarations as in nvml.h of CUDA 12. */
+ * (process 1 computes there as well) or "lost" (every call fails, for ever). */
+#include "nvml_fake.h"
+
 #include <ctype.h>
 #include <dirent.h>
 #include <fcntl.h>
@@ -11,21 +13,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define OK 0
-#define GPU_IS_LOST 15
-#define INSUFFICIENT_SIZE 7
 #define PIDS_MAX 16
-#define MIB ((unsigned long long)1 << 20)
 #define MILLIWATTS 300000
-
-struct memory {
-	unsigned long long total, free, used;
-};
-struct process {
-	unsigned pid;
-	unsigned long long used_bytes;
-	unsigned gpu_instance, compute_instance;
-};
 
 static int device_0;
 static bool is_lost;
@@ -79,22 +68,10 @@ static bool happens_now(const char *what)
 	return happens && strcmp(setting("FAKE_NVML_THEN"), what) == 0;
 }
 
-static int answer(void)
+int fake_answer(void)
 {
 	is_lost = is_lost || happens_now("lost");
 	return is_lost ? GPU_IS_LOST : OK;
-}
-
-int nvmlInit_v2(void);
-int nvmlInit_v2(void)
-{
-	return OK;
-}
-
-int nvmlShutdown(void);
-int nvmlShutdown(void)
-{
-	return OK;
 }
 
 int nvmlDeviceGetCount_v2(unsigned *count);
@@ -115,56 +92,35 @@ int nvmlDeviceGetName(void *device, char *name, unsigned bytes);
 int nvmlDeviceGetName(void *device, char *name, unsigned bytes)
 {
 	snprintf(name, bytes, "Live fake GPU");
-	return answer();
+	return fake_answer();
 }
 
 int nvmlDeviceGetUUID(void *device, char *uuid, unsigned bytes);
 int nvmlDeviceGetUUID(void *device, char *uuid, unsigned bytes)
 {
 	snprintf(uuid, bytes, "GPU-live");
-	return answer();
-}
-
-int nvmlSystemGetDriverVersion(char *version, unsigned bytes);
-int nvmlSystemGetDriverVersion(char *version, unsigned bytes)
-{
-	snprintf(version, bytes, "570.00.1");
-	return OK;
-}
-
-int nvmlSystemGetCudaDriverVersion_v2(int *version);
-int nvmlSystemGetCudaDriverVersion_v2(int *version)
-{
-	*version = 12080;
-	return OK;
+	return fake_answer();
 }
 
 int nvmlDeviceGetClockInfo(void *device, int type, unsigned *mhz);
 int nvmlDeviceGetClockInfo(void *device, int type, unsigned *mhz)
 {
 	*mhz = type == 1 ? 1980 : 3201;
-	return answer();
+	return fake_answer();
 }
 
 int nvmlDeviceGetTemperature(void *device, int sensor, unsigned *celsius);
 int nvmlDeviceGetTemperature(void *device, int sensor, unsigned *celsius)
 {
 	*celsius = 61;
-	return answer();
+	return fake_answer();
 }
 
 int nvmlDeviceGetPowerUsage(void *device, unsigned *milliwatts);
 int nvmlDeviceGetPowerUsage(void *device, unsigned *milliwatts)
 {
 	*milliwatts = MILLIWATTS;
-	return answer();
-}
-
-int nvmlDeviceGetPowerManagementLimit(void *device, unsigned *milliwatts);
-int nvmlDeviceGetPowerManagementLimit(void *device, unsigned *milliwatts)
-{
-	*milliwatts = 700000;
-	return answer();
+	return fake_answer();
 }
 
 int nvmlDeviceGetTotalEnergyConsumption(void *device, unsigned long long *millijoules);
@@ -173,21 +129,21 @@ int nvmlDeviceGetTotalEnergyConsumption(void *device, unsigned long long *millij
 	struct timespec now;
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	*millijoules = ((unsigned long long)now.tv_sec * 1000 + (unsigned long long)now.tv_nsec / 1000000) * MILLIWATTS / 1000;
-	return answer();
+	return fake_answer();
 }
 
 int nvmlDeviceGetCurrentClocksThrottleReasons(void *device, unsigned long long *reasons);
 int nvmlDeviceGetCurrentClocksThrottleReasons(void *device, unsigned long long *reasons)
 {
 	*reasons = happens_now("throttle") ? 0x40 : 0;
-	return answer();
+	return fake_answer();
 }
 
 int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory);
 int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory)
 {
 	*memory = (struct memory){.total = 80000 * MIB, .free = 79000 * MIB, .used = 1000 * MIB};
-	return answer();
+	return fake_answer();
 }
 
 int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, struct process *processes);
@@ -203,5 +159,5 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, struc
 	for (unsigned i = 0; i < n; i++)
 		processes[i] = (struct process){.pid = pids[i], .used_bytes = 500 * MIB};
 	*count = n;
-	return answer();
+	return fake_answer();
 }
