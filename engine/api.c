@@ -89,11 +89,11 @@ static void serve_models(struct api *api, struct http_exchange *exchange)
 	reply_json(exchange, 200, body);
 }
 
-/* A slash of the name may come as it is or escaped. */
+/* A slash of the name may come as it is or escaped, its digits in either case (RFC 3986, section 2.1). */
 static bool path_names(const char *path, const char *name)
 {
 	while (*path && *name) {
-		size_t taken = *name == '/' && text_starts_with(path, "%2F") ? 3 : 1;
+		size_t taken = *name == '/' && strncasecmp(path, "%2F", 3) == 0 ? 3 : 1;
 		if (taken == 1 && *path != *name)
 			return false;
 		path += taken;

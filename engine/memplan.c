@@ -140,9 +140,8 @@ static enum status refuse(const struct memplan *plan, struct err *err)
 	if (len > 0)
 		snprintf(shorter, sizeof shorter, ", or lower --max-model-len to %lld", (long long)len);
 	snprintf(text, sizeof text,
-		"%.1f MiB are needed (weights %.1f, workspace %.1f, step plans %.1f, collectives %.1f, logits %.1f, KV cache for "
-		"one "
-		"sequence of %lld tokens %.1f), the budget is %.1f MiB (%.4g of %.0f MiB, %s); %s%s%s",
+		"%.1f MiB are needed (weights %.1f, workspace %.1f, step plans %.1f, collectives %.1f, logits %.1f, "
+		"KV cache for one sequence of %lld tokens %.1f), the budget is %.1f MiB (%.4g of %.0f MiB, %s); %s%s%s",
 		(double)need / MIB, (double)request->weights_bytes / MIB, (double)request->workspace_bytes / MIB,
 		(double)request->plans_bytes / MIB, (double)request->collectives_bytes / MIB, (double)request->logits_bytes / MIB,
 		(long long)request->max_model_len, (double)(need - plan->fixed_bytes) / MIB, (double)plan->budget_bytes / MIB,
@@ -215,9 +214,8 @@ enum status memplan_compute(const struct memplan_request *request, struct mempla
 		return refuse_unfree(out, err);
 	if (available - used < out->reserve_bytes)
 		snprintf(out->warning, sizeof out->warning,
-			"only %.0f MiB of %.0f MiB are left for everything else, less than the reserve of %.0f MiB: the system may "
-			"swap or end "
-			"the server; --mem-fraction auto leaves the reserve",
+			"only %.0f MiB of %.0f MiB are left for everything else, less than the reserve of %.0f MiB: "
+			"the system may swap or end the server; --mem-fraction auto leaves the reserve",
 			(double)(available - used) / MIB, (double)request->total_bytes / MIB, (double)out->reserve_bytes / MIB);
 	return STATUS_OK;
 }

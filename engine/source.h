@@ -27,9 +27,8 @@ struct source {
 struct source_ops {
 	const char *name; /* "gguf", "safetensors", … */
 
-	/* Hyper-parameters: everything of struct model_config but ffn_block and attention_block, each within
-	 * the bounds below. What would change the result and is not known is refused by
-	 * name, never ignored. */
+	/* Hyper-parameters: everything of struct model_config but ffn_block and attention_block, each within the bounds below. What
+	 * would change the result and is not known is refused by name, never ignored. */
 	enum status (*read_config)(const struct source *source, struct model_config *out, struct err *err);
 
 	const struct source_names *names; /* of parts, in this kind of files */

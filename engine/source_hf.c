@@ -25,7 +25,8 @@ struct scales {
 
 struct hf {
 	char *folder;
-	struct json *config, *tokenizer_config /* NULL when absent */;
+	struct json *config;
+	struct json *tokenizer_config; /* NULL when absent */
 	struct text template_file; /* chat_template.jinja, where there is one */
 	struct safetensors weights;
 	struct arena arena; /* scales */
@@ -90,9 +91,8 @@ static enum status read_scales(
 	char weight_shape[SAFETENSORS_SHAPE_BYTES], scale_shape[SAFETENSORS_SHAPE_BYTES];
 	if (weight->n_dims != 2 || !scale_extent(weight, scale, out))
 		return err_set_code(err, STATUS_INPUT, "unsupported_model",
-			"tensor '%s' of shape %s does not fit '%s' of shape %s: one scale, one for each row or one for each %d x "
-			"%d are "
-			"supported",
+			"tensor '%s' of shape %s does not fit '%s' of shape %s: one scale, one for each row or one for each "
+			"%d x %d are supported",
 			scale->name, safetensors_shape(scale, scale_shape), weight->name, safetensors_shape(weight, weight_shape),
 			SCALE_BLOCK, SCALE_BLOCK);
 	if (scale->dtype != DTYPE_F32 && scale->dtype != DTYPE_BF16 && scale->dtype != DTYPE_F16)

@@ -73,6 +73,7 @@ static void models_name_the_one_model(void **state)
 	json_free(root);
 	json_free(api_bed_ask(&f, "/v1/models/fake/model", NULL, 200));
 	json_free(api_bed_ask(&f, "/v1/models/fake%2Fmodel", NULL, 200));
+	json_free(api_bed_ask(&f, "/v1/models/fake%2fmodel", NULL, 200));
 	json_free(api_bed_ask(&f, "/v1/models/fake%2Fmode", NULL, 404));
 	json_free(api_bed_ask(&f, "/v1/models/fake%2Fmodels", NULL, 404));
 	json_free(api_bed_ask(&f, "/v1%2Fmodels", NULL, 404));
