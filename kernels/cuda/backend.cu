@@ -415,7 +415,7 @@ static enum status cuda_matmul(struct kn_backend *backend, const struct kn_matmu
 		return kn_cuda_quant_matmul(backend, args, n_rows, err);
 	if (backend->deterministic)
 		return kn_cuda_matmul_invariant(backend, args, n_rows, err);
-	if (n_rows == 1 && !args->row_index)
+	if (n_rows == 1 && !args->row_index && args->w->cols <= ONE_ROW_COLS_MAX)
 		return kn_cuda_gemv(backend, args, err);
 	if (n_rows <= FEW_ROWS_MAX && args->w->form != PACK_F32)
 		return kn_cuda_few(backend, args, n_rows, err);

@@ -12,6 +12,7 @@
 #include "kernels/kn.h"
 
 #define CUDA_WARP 32
+#define ONE_ROW_COLS_MAX 28672 /* of kn_cuda_gemv: its widest kernel; wider products of one row take those for several */
 
 struct kn_backend {
 	int device, n_sms, rows_max;

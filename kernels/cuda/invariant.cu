@@ -24,6 +24,9 @@ enum status kn_cuda_matmul_invariant(struct kn_backend *backend, const struct kn
 	const bool by_one = args->w->form == PACK_F32;
 	const int step = by_one ? 1 : FEW_ROWS_MAX;
 	enum status status = STATUS_OK;
+	if (by_one && args->w->cols > ONE_ROW_COLS_MAX)
+		return err_set(err, STATUS_INPUT, "fp32 weights of %lld columns: with --deterministic GPUs take at most %d",
+			(long long)args->w->cols, ONE_ROW_COLS_MAX);
 	for (int row = 0; row < n_rows && !status; row += step) {
 		struct kn_matmul part = *args;
 		part.reader = NULL; /* inputs stay fp32 between products: parts are not cut as their readers' are */

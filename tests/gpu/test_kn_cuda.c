@@ -140,6 +140,7 @@ static void products_agree_for_every_type_epilogue_and_row_count(void **state)
 		{64, 256, 5},
 		{256, 2048, 33},
 		{32, 8192, 1},
+		{32, 29568, 1}, /* wider than the kernel for one row */
 		{96, 576, 8},
 		{320, 1536, 16},
 		{64, 264, 2},
@@ -173,7 +174,8 @@ static void products_agree_for_every_type_epilogue_and_row_count(void **state)
 				run_matmul(&cpu, &slice, x, normed ? norm : NULL, epilogue, n, false, before, b);
 				run_matmul(&gpu, &slice, x, normed ? norm : NULL, epilogue, n, false, before, a);
 				double d = distance(a, b, count);
-				if (d > (n == 1 ? TOLERANCE_ONE_ROW : TOLERANCE_ROWS))
+				bool alone = n == 1 && cols < 29568;
+				if (d > (alone ? TOLERANCE_ONE_ROW : TOLERANCE_ROWS))
 					fail_msg("%s [%d x %d] rows %d epilogue %d: relative error %g", dtype_name(types[t]),
 						(int)rows, (int)cols, n, epilogue, d);
 				run_matmul(&gpu, &slice, x, normed ? norm : NULL, epilogue, n, true, before, b);
