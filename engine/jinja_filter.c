@@ -1,4 +1,5 @@
 /* Filters of templates: those that published chat templates use. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -350,6 +351,11 @@ static bool read_whole(const char *text, int64_t base, int64_t *out, bool *fits)
 	return after_digit && at > skip_mark(digits, base);
 }
 
+static bool fits_in_64_bits(double number)
+{
+	return fabs(number) < 9223372036854775808.0; /* 2 to the 63rd */
+}
+
 /* int of a string: a whole number, else the whole part of any number. False for what is none. */
 static enum status whole_of_text(struct rendering *r, struct value string, int64_t base, bool *found, struct value *out)
 {
@@ -365,7 +371,7 @@ static enum status whole_of_text(struct rendering *r, struct value string, int64
 	*found = strlen(text) == stripped.len && read_whole(text, base, &number, &fits);
 	if (!*found && strlen(text) == stripped.len && !strpbrk(text, "xX") && text_to_double(text, &real)) {
 		*found = true;
-		fits = real > -0x1p63 && real < 0x1p63;
+		fits = fits_in_64_bits(real);
 		number = fits ? (int64_t)real : 0;
 	}
 	*out = value_int(number);
@@ -384,7 +390,7 @@ static enum status whole(struct rendering *r, const struct jinja_use *use, struc
 		*out = value_int(value.kind == VALUE_INT ? value.number : value.truth);
 		return STATUS_OK;
 	}
-	if (value.kind == VALUE_FLOAT && !(value.real > -0x1p63 && value.real < 0x1p63))
+	if (value.kind == VALUE_FLOAT && !fits_in_64_bits(value.real))
 		return err_set(r->err, STATUS_INPUT, "int is supported for numbers of 64 bits");
 	if (value.kind == VALUE_FLOAT) {
 		*out = value_int((int64_t)value.real);

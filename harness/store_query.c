@@ -144,14 +144,14 @@ enum status store_history(struct store *store, const struct history_filters *fil
 
 /* --- records -------------------------------------------------------------------------------------------------------- */
 
-/* Rows of a query with up to two integer parameters. */
-static enum status query(struct store *store, const char *text, int64_t first, struct json **out, struct err *err)
+/* Rows of a query whose one parameter is an id. */
+static enum status query(struct store *store, const char *text, int64_t id, struct json **out, struct err *err)
 {
 	struct sql_statement *statement = NULL;
 	*out = NULL;
 	enum status status = sql_prepare(store->sql, text, &statement, err);
 	if (!status) {
-		sql_bind_int(statement, first);
+		sql_bind_int(statement, id);
 		status = sql_rows(statement, rows_json_columns, out, err);
 	}
 	sql_finish(statement);

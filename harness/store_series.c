@@ -20,21 +20,6 @@ static const char series_query[] =
 	"JOIN config c USING (config_id) WHERE r.quick = 0 GROUP BY r.experiment_id, r.workload_hash) "
 	"WHERE value > 0";
 
-static enum status read_rows(struct sql_statement *statement, struct json **out, struct err *err)
-{
-	struct json *rows = json_new_array();
-	bool row = true;
-	enum status status = STATUS_OK;
-	while (!status && (status = sql_step(statement, &row, err)) == STATUS_OK && row)
-		json_append(rows, sql_row(statement, rows_json_columns));
-	if (status) {
-		json_free(rows);
-		rows = NULL;
-	}
-	*out = rows;
-	return status;
-}
-
 static void add_times(struct json *rows)
 {
 	for (size_t i = 0; i < json_count(rows); i++) {
@@ -66,7 +51,7 @@ enum status store_series(struct store *store, const struct history_filters *filt
 		if (bound[i])
 			sql_bind_text(statement, bound[i]);
 	if (!status)
-		status = read_rows(statement, out, err);
+		status = sql_rows(statement, rows_json_columns, out, err);
 	if (!status)
 		add_times(*out);
 	sql_finish(statement);
@@ -98,7 +83,7 @@ enum status store_run_values(struct store *store, int64_t experiment_id, const c
 	if (!status)
 		sql_bind_int(statement, experiment_id);
 	if (!status)
-		status = read_rows(statement, out, err);
+		status = sql_rows(statement, rows_json_columns, out, err);
 	sql_finish(statement);
 	text_release(&text);
 	return status;

@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "harness/store_internal.h"
 
-#define UNSAVED_BYTES_MAX ((size_t)1 << 28)
+#define UNSAVED_BYTES_MAX ((size_t)1 << 28) /* guess: a launch of a hundred thousand requests has some dozen MB */
 
 /* DB.unsaved/EXPERIMENT-BLOCK-ARM-ATTEMPT.json */
 static void file_name(const struct store *store, int64_t experiment_id, const struct json *launch, struct text *out)
