@@ -89,6 +89,7 @@ static enum status cuda_create(const struct kn_options *options, struct kn_backe
 {
 	struct cudaDeviceProp properties;
 	*out = NULL;
+	ASSERT(options->rows_max <= KN_ROWS_MAX);
 	enum status status = cuda_status(cudaSetDevice(options->device), "GPU", err);
 	if (!status)
 		status = cuda_status(cudaGetDeviceProperties(&properties, options->device), "GPU properties", err);
