@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Runs the tests, the measurements or the experiments of a GPU bundle on the machine it lies on, and writes what came of them as JSON.
 # usage: run.sh WHAT [OUT_DIR]      (OUT_DIR: default the bundle's folder; exit code 0 when all went well)
-#   test         every GPU test: gpu-test.json
-#   sanitize     the GPU tests under compute-sanitizer, all at once, each for LIMIT_S seconds at most (default 90) with TOOL (default
-#                memcheck; or racecheck, initcheck, synccheck): gpu-sanitize-TOOL.json
-#   bench        steps, the GEMM library alone beside them, and speed through HTTP: gpu-bench.json
+#   test         every GPU test, and how many were skipped for lack of the model: gpu-test.json
+#   sanitize     the GPU tests (fewer cases of some) under compute-sanitizer, all at once, each for LIMIT_S seconds at most (default 90)
+#                with each of TOOLS (default "memcheck racecheck initcheck synccheck"): gpu-sanitize.json
+#   bench        every operation, steps, the GEMM library alone beside them, and speed through HTTP: gpu-bench.json
 #   start        an 8B folder in the page cache, from the start of the server to the first token: gpu-start.json (15 GB of memory, numpy)
 #   peers        SmolLM2-135M's shape beside compiled transformers: gpu-peers.json (torch, transformers)
 #   experiments  experiments/h200-*.json, or those that ONLY names, each as a record (QUICK=1: a first look)
@@ -17,7 +17,7 @@ cd "$here" || exit 1
 script=$here/${0##*/}
 port=${PORT:-8139}
 limit_s=${LIMIT_S:-90}
-tool=${TOOL:-memcheck}
+tools=${TOOLS:-memcheck racecheck initcheck synccheck}
 
 machine() {
 	nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null | head -n 1 ||
@@ -27,7 +27,7 @@ machine() {
 # --- test -----------------------------------------------------------------------------------------------------------
 
 run_tests() {
-	local failed=0 rows="" program log begin seconds ok bad status
+	local failed=0 rows="" program log begin seconds ok bad skipped status
 	log=$(mktemp)
 	for program in ./test_*; do
 		begin=$(date +%s.%N)
@@ -36,11 +36,13 @@ run_tests() {
 		seconds=$(awk -v a="$begin" -v b="$(date +%s.%N)" 'BEGIN { printf "%.1f", b - a }')
 		ok=$(grep -cE '^\[       OK \]' "$log")
 		bad=$(grep -E '^\[  FAILED  \] [a-zA-Z0-9_]+$' "$log" | sort -u | wc -l)
+		skipped=$(grep -E '^\[  SKIPPED \] [a-zA-Z0-9_]+$' "$log" | sort -u | wc -l)
+		[ $((ok + bad + skipped)) -eq 0 ] && echo "no test ran" >>"$log" && bad=1
 		[ $status -ne 0 ] && [ "$bad" -eq 0 ] && bad=1
 		failed=$((failed + bad))
-		printf '%-28s %3d passed %3d failed %6s s\n' "$program" "$ok" "$bad" "$seconds"
+		printf '%-28s %3d passed %3d failed %3d skipped %6s s\n' "$program" "$ok" "$bad" "$skipped" "$seconds"
 		[ "$bad" -ne 0 ] && grep -vE '^\[ (RUN|      OK) | info ' "$log" | head -n 40 | sed 's/^/    /'
-		rows+="${rows:+,}{\"program\":\"${program#./}\",\"passed\":$ok,\"failed\":$bad,\"seconds\":$seconds}"
+		rows+="${rows:+,}{\"program\":\"${program#./}\",\"passed\":$ok,\"failed\":$bad,\"skipped\":$skipped,\"seconds\":$seconds}"
 	done
 	rm -f "$log"
 	printf '{"machine":"%s","engine":"%s","tests":[%s]}\n' "$(machine)" "$(./verdict-engine --version)" "$rows" >"$out/gpu-test.json"
@@ -52,36 +54,47 @@ run_tests() {
 # Lines by which compute-sanitizer tells an error in a kernel.
 findings='^========= (Invalid|Misaligned|Uninitialized|Error|Warning: Race|Race|Barrier|Divergent|Program hit)'
 
-sanitize_one() { # PROGRAM LOG
-	timeout --kill-after=5 "$limit_s" compute-sanitizer --tool "$tool" "$1" few >"$2" 2>&1 </dev/null
-	echo "status $?" >>"$2"
+sanitize_one() { # TOOL PROGRAM LOG
+	timeout --kill-after=5 "$limit_s" compute-sanitizer --tool "$1" "$2" few >"$3" 2>&1 </dev/null
+	echo "status $?" >>"$3"
+}
+
+report_sanitized() { # TOOL PROGRAM LOG: a line and a member of rows; fails when the program did or the tool found something
+	local name=${2#./} log=$3 tests errors state failed=0
+	tests=$(grep -E '^\[       OK \]' "$log" | awk '{ printf "%s\"%s\"", n++ ? "," : "", $4 }')
+	errors=$(grep -cE "$findings" "$log")
+	case $(tail -n 1 "$log") in
+	"status 0") state=finished ;;
+	"status 124" | "status 137") state="cut off after $limit_s s" ;;
+	*) state=failed; failed=1 ;;
+	esac
+	[ "$state" = finished ] && [ -z "$tests" ] && grep -q '^\[  SKIPPED \]' "$log" && state="skipped whole"
+	[ "$state" = finished ] && [ -z "$tests" ] && state="failed: no test ran" && failed=1
+	grep -q 'Device not supported' "$log" && state="refused by this machine" && failed=1
+	[ "$errors" -ne 0 ] && failed=1 && grep -A6 -m 3 -E "$findings" "$log"
+	[ "$state" = failed ] && grep -vE '^\[ (RUN|      OK) | info ' "$log" | tail -n 12
+	printf '%-9s %-20s %-28s %3d errors; ran whole: %s\n' "$1" "$name" "$state" "$errors" "${tests:-none}"
+	rows+="${rows:+,}{\"tool\":\"$1\",\"program\":\"$name\",\"state\":\"$state\",\"errors\":$errors,\"tests\":[$tests]}"
+	return $failed
 }
 
 run_sanitizer() {
-	local failed=0 rows="" program name log tests errors state
+	local failed=0 program tool
+	rows=
 	command -v compute-sanitizer >/dev/null || { echo "compute-sanitizer is not installed"; return 1; }
-	for program in ./test_*; do
-		sanitize_one "$program" "$out/$tool-${program#./}.log" &
+	for tool in $tools; do
+		for program in ./test_*; do
+			sanitize_one "$tool" "$program" "$out/$tool-${program#./}.log" &
+		done
 	done
 	wait
-	for program in ./test_*; do
-		name=${program#./}
-		log=$out/$tool-$name.log
-		tests=$(grep -E '^\[       OK \]' "$log" | awk '{ printf "%s\"%s\"", n++ ? "," : "", $4 }')
-		errors=$(grep -cE "$findings" "$log")
-		case $(tail -n 1 "$log") in
-		"status 0") state=finished ;;
-		"status 124" | "status 137") state="cut off after $limit_s s" ;;
-		*) state=failed; failed=1 ;;
-		esac
-		grep -q 'Device not supported' "$log" && state="refused by this machine" && failed=1
-		[ "$errors" -ne 0 ] && failed=1 && grep -A6 -m 3 -E "$findings" "$log"
-		[ "$state" = failed ] && grep -vE '^\[ (RUN|      OK) | info ' "$log" | tail -n 12
-		printf '%-22s %-28s %3d errors; ran whole: %s\n' "$name" "$state" "$errors" "${tests:-none}"
-		rows+="${rows:+,}{\"program\":\"$name\",\"state\":\"$state\",\"errors\":$errors,\"tests\":[$tests]}"
+	for tool in $tools; do
+		for program in ./test_*; do
+			report_sanitized "$tool" "$program" "$out/$tool-${program#./}.log" || failed=1
+		done
 	done
-	printf '{"machine":"%s","kernel":"%s","engine":"%s","tool":"%s","programs":[%s]}\n' "$(machine)" "$(uname -r)" \
-		"$(./verdict-engine --version)" "$tool" "$rows" >"$out/gpu-sanitize-$tool.json"
+	printf '{"machine":"%s","kernel":"%s","engine":"%s","runs":[%s]}\n' "$(machine)" "$(uname -r)" "$(./verdict-engine --version)" \
+		"$rows" >"$out/gpu-sanitize.json"
 	return $failed
 }
 
@@ -152,6 +165,7 @@ run_benches() {
 	local status=0 shape kind
 	rm -f "$out"/bench-*.json
 	./bench_gemms 8b --json "$out/bench-gemms-8b.json" || status=1
+	./bench_ops --json "$out/bench-ops.json" || status=1
 	for shape in 8b 1b 135m; do
 		./bench_step $shape cuda 50 --json "$out/bench-step-$shape.json" || status=1
 	done
@@ -161,13 +175,15 @@ run_benches() {
 	for kind in q8_0 q4_k_m; do
 		bench_shape llama-8b-$kind shape:llama-8b-$kind 32 1 8 || status=1
 	done
-	make_models_folder 12
-	if python3 tools/random_model.py llama-8b fp8-row "$models/fp8" --fp8-head; then
-		bench_shape llama-8b-fp8 "$models/fp8" 32 1 8 || status=1
-	else
-		echo "llama-8b-fp8: left out, its folder could not be made (Python with numpy, 9 GB)"
-	fi
-	forget_models
+	for kind in fp8-row fp8-block; do
+		make_models_folder 12
+		if python3 tools/random_model.py llama-8b $kind "$models/fp8" --fp8-head; then
+			bench_shape llama-8b-$kind "$models/fp8" 32 1 8 || status=1
+		else
+			echo "llama-8b-$kind: left out, its folder could not be made (Python with numpy, 9 GB)"
+		fi
+		forget_models
+	done
 	printf '{"machine":"%s","engine":"%s","date":"%s","rows":[%s]%s}\n' "$(machine)" "$(./verdict-engine --version)" \
 		"$(date -u +%F)" "$rows" "$(members "$out"/bench-*.json)" >"$out/gpu-bench.json"
 	return $status

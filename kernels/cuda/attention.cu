@@ -1,40 +1,7 @@
 /* Attention over the paged cache: chooses the kernels for a step, and rotates and appends where they do not do it themselves. */
 #include "kernels/cuda/attention.cuh"
 
-#define ROPE_WARPS 4
-#define ROPE_THREADS (ROPE_WARPS * CUDA_WARP)
 #define APPEND_THREADS 256
-
-/* Block: ROPE_WARPS heads of one row, a warp each: the query heads, then keys, then values. fp32 cache. */
-static __global__ void __launch_bounds__(ROPE_THREADS) rope_append_kernel(const struct kn_attention a)
-{
-	dependency_release();
-	dependency_wait();
-	const int row = blockIdx.y, lane = threadIdx.x % CUDA_WARP;
-	const int head = blockIdx.x * ROPE_WARPS + threadIdx.x / CUDA_WARP, n_rotated = a.n_heads + a.n_kv_heads;
-	if (head >= n_rotated + a.n_kv_heads)
-		return;
-	float *at = a.qkv + ((int64_t)row * (n_rotated + a.n_kv_heads) + head) * a.head_dim;
-	const int position = a.positions[row];
-	const int kv_head = head < n_rotated ? head - a.n_heads : head - n_rotated;
-	float *cached = NULL;
-	if (head >= a.n_heads)
-		cached = (float *)(head < n_rotated ? a.k_cache : a.v_cache) + position % KN_KV_BLOCK_TOKENS * a.head_dim +
-			cache_at(a, a.block_tables[a.slots[row] * a.block_table_stride + position / KN_KV_BLOCK_TOKENS], kv_head);
-	if (head >= n_rotated) {
-		for (int i = lane; i < a.head_dim; i += CUDA_WARP)
-			cached[i] = at[i];
-		return;
-	}
-	const float *cos_sin = a.rope_cos_sin + (int64_t)position * a.head_dim;
-	float *to = cached ? cached : at;
-	for (int pair = lane; pair < a.head_dim / 2; pair += CUDA_WARP) {
-		const int2 element = pair_at(a, pair);
-		const float2 rotated = rotate(at[element.x], at[element.y], *(const float2 *)(cos_sin + 2 * pair));
-		to[element.x] = rotated.x;
-		to[element.y] = rotated.y;
-	}
-}
 
 /* fp16 cache: keys, rotated, and values; q is left to the kernels that read it. Thread: four pairs of one key, or eight elements of
  * one value; neighbours take the next ones of the same head. */
@@ -62,12 +29,6 @@ static __global__ void __launch_bounds__(APPEND_THREADS) append_kernel(const str
 	__half *keys = (__half *)a.k_cache + block;
 	store_pairs(rotate_four(a, from, position, piece * 4, 1.0f), a.rope_interleaved,
 		keys + cache_place(a.head_dim, line, runs.x), keys + cache_place(a.head_dim, line, runs.y));
-}
-
-static cudaError_t rope_append(struct kn_backend *backend, const struct kn_attention *args, int n_rows)
-{
-	dim3 grid((args->n_heads + 2 * args->n_kv_heads + ROPE_WARPS - 1) / ROPE_WARPS, n_rows);
-	return launch_dependent(backend->stream, grid, dim3(ROPE_THREADS), 0, rope_append_kernel, *args);
 }
 
 static cudaError_t append(struct kn_backend *backend, const struct kn_attention *args, int n_rows)
@@ -116,14 +77,18 @@ static cudaError_t attend_invariant(struct kn_backend *backend, const struct kn_
 	return error;
 }
 
+static bool has_fast_kernels(int head_dim)
+{
+	return for_head_dim(head_dim, [](auto) { return cudaSuccess; }) == cudaSuccess;
+}
+
 static cudaError_t attend(struct kn_backend *backend, const struct kn_attention *args, int n_rows)
 {
 	struct attention_cut cut = cut_heads(args, n_rows);
-	if (args->kv_type == KN_KV_F32) {
+	if (args->kv_type == KN_KV_F32 || !has_fast_kernels(args->head_dim)) {
 		if (backend->deterministic)
 			cut.out_form = PACK_F32;
-		cudaError_t error = rope_append(backend, args, n_rows);
-		return error ? error : attention_plain(backend, args, &cut);
+		return attention_plain(backend, args, &cut);
 	}
 	if (backend->deterministic)
 		return attend_invariant(backend, args, n_rows);
@@ -139,8 +104,9 @@ static cudaError_t attend(struct kn_backend *backend, const struct kn_attention 
 
 enum status kn_cuda_attention(struct kn_backend *backend, const struct kn_attention *args, int n_rows, struct err *err)
 {
-	if (args->head_dim != 64 && args->head_dim != 96 && args->head_dim != 128 && args->head_dim != 256)
-		return err_set(err, STATUS_INPUT, "head size %d is not supported on GPUs: 64, 96, 128 and 256 are", args->head_dim);
+	if (args->head_dim % 2 != 0 || args->head_dim > ATTENTION_HEAD_DIM_MAX)
+		return err_set(err, STATUS_INPUT, "head size %d is not supported on GPUs: even sizes up to %d are", args->head_dim,
+			ATTENTION_HEAD_DIM_MAX);
 	if (args->n_heads > ATTENTION_HEADS_MAX)
 		return err_set(err, STATUS_INPUT, "%d attention heads are more than the %d supported on GPUs", args->n_heads,
 			ATTENTION_HEADS_MAX);

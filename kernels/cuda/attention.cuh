@@ -17,7 +17,7 @@
 #define CACHE_GROUP 8 /* lines whose parts lie together */
 #define LOG2_E 1.44269504088896340736f
 
-/* A head size that there are kernels for, as a type. */
+/* A head size that there are kernels of tensor cores for, as a type. */
 template <int HEAD_DIM> struct attention_head_dim {
 	static constexpr int value = HEAD_DIM;
 };
@@ -213,7 +213,8 @@ cudaError_t attention_prefill(struct kn_backend *backend, const struct kn_attent
 /* The same on Hopper for some head sizes. */
 bool attention_prefill_hopper_takes(const struct kn_backend *backend, const struct kn_attention *args);
 cudaError_t attention_prefill_hopper(struct kn_backend *backend, const struct kn_attention *args, const struct attention_cut *cut);
-/* fp32 cache; q rotated, keys and values appended. */
+/* fp32 cache of any head size up to ATTENTION_HEAD_DIM_MAX, and fp16 cache of those that for_head_dim does not know, whose lines then lie
+ * as they are. Rotates and appends. A row has the same bits in any step. */
 cudaError_t attention_plain(struct kn_backend *backend, const struct kn_attention *args, const struct attention_cut *cut);
 /* Raises the kernels' limits of shared memory; once per device. */
 cudaError_t attention_decode_init(void);

@@ -17,6 +17,8 @@
 #define BOUND_ONE_ROW 2e-3 /* keys, values and copies of block-quantised weights in fp16 */
 #define BOUND_ROWS 1e-2 /* activations in the weights' type, bf16 at worst */
 
+static size_t every = 1; /* every so many-th case runs: more than 1 for a tool that watches every access */
+
 struct case_of_model {
 	char path[TINY_PATH_BYTES];
 	int32_t tokens[LEN];
@@ -98,7 +100,7 @@ static void assert_error_below(double error, double bound, const char *what)
 
 static void forward_agrees_for_every_stored_type_and_size_of_step(void **state)
 {
-	for (size_t i = 0; i < N_STORED_TYPES; i++) {
+	for (size_t i = 0; i < N_STORED_TYPES; i += every) {
 		struct case_of_model c;
 		make_typed_case(stored_types[i], &c);
 		assert_error_below(error_of(&c, 20, 1, 0, KN_KV_F16), BOUND_ONE_ROW, dtype_name(stored_types[i]));
@@ -126,11 +128,29 @@ static void forward_agrees_for_every_family(void **state)
 	}
 }
 
+/* Those of no tensor core kernel take the plain one, of fp16 keys and values too. */
+static void forward_agrees_for_heads_of_any_even_size(void **state)
+{
+	static const int sizes[] = {16, 24, 32, 48, 80, 112, 160, 192};
+	for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i += every) {
+		struct tiny_model model = tiny_model_default();
+		struct case_of_model c;
+		char name[32];
+		snprintf(name, sizeof name, "heads of %d", sizes[i]);
+		model.head_dim = sizes[i];
+		make_case(&model, &c);
+		assert_error_below(error_of(&c, 20, 1, 1, KN_KV_F16), BOUND_ONE_ROW, name);
+		assert_error_below(error_of(&c, 40, 7, 0, KN_KV_F32), BOUND_ROWS, name);
+		assert_error_below(error_of(&c, LEN, LEN, 0, KN_KV_F16), BOUND_ROWS, name);
+		release_case(&c);
+	}
+}
+
 static void a_step_has_the_same_bits_from_a_plan_and_as_it_comes(void **state)
 {
 	static const int chunks[] = {1, 2, 7, 24};
 	enum { TOKENS = 48 };
-	for (size_t i = 0; i < N_STORED_TYPES; i++) {
+	for (size_t i = 0; i < N_STORED_TYPES; i += every) {
 		struct case_of_model c;
 		make_typed_case(stored_types[i], &c);
 		for (size_t k = 0; k < sizeof chunks / sizeof chunks[0]; k++) {
@@ -149,8 +169,9 @@ static void a_step_has_the_same_bits_from_a_plan_and_as_it_comes(void **state)
 
 static void forward_refuses_head_sizes_without_a_kernel(void **state)
 {
-	struct tiny_model model = tiny_model_default(); /* heads of 16 */
+	struct tiny_model model = tiny_model_default();
 	struct case_of_model c;
+	model.head_dim = 264;
 	struct source source = {0};
 	struct model_config config;
 	struct forward *forward = NULL;
@@ -162,18 +183,22 @@ static void forward_refuses_head_sizes_without_a_kernel(void **state)
 	struct forward_options options = {
 		.kn = &kn_cuda_ops, .limits = {1, 1, 2, 1}, .world = 1, .graph_max_bs = 1, .n_blocks = 3, .logits = logits};
 	assert_int_equal(forward_create(&source, &config, &options, &forward, &err), STATUS_INPUT);
-	assert_non_null(strstr(err.text, "head size 16"));
+	assert_non_null(strstr(err.text, "head size 264 is not supported on GPUs: even sizes up to 256 are"));
 	source_close(&source);
 	release_case(&c);
 }
 
-int main(void)
+/* usage: test_forward_cuda [few] */
+int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(forward_agrees_for_every_stored_type_and_size_of_step),
 		cmocka_unit_test(forward_agrees_for_every_family),
+		cmocka_unit_test(forward_agrees_for_heads_of_any_even_size),
 		cmocka_unit_test(a_step_has_the_same_bits_from_a_plan_and_as_it_comes),
 		cmocka_unit_test(forward_refuses_head_sizes_without_a_kernel),
 	};
+	if (argc > 1 && strcmp(argv[1], "few") == 0)
+		every = 3;
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

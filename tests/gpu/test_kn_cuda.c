@@ -21,6 +21,8 @@ struct side {
 	struct kn_backend *backend;
 };
 
+static size_t every = 1; /* every so many-th case runs: more than 1 for a tool that watches every access */
+
 static struct side cpu = {&kn_cpu_ops, NULL}, gpu = {&kn_cuda_ops, NULL};
 
 static void ok(enum status status, const struct err *err)
@@ -157,7 +159,7 @@ static void products_agree_for_every_type_epilogue_and_row_count(void **state)
 		{640, 576, 300},
 	};
 	for (size_t t = 0; t < sizeof types / sizeof types[0]; t++)
-		for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++)
+		for (size_t c = t % every; c < sizeof cases / sizeof cases[0]; c += every)
 			for (int epilogue = KN_STORE; epilogue <= KN_SWIGLU; epilogue++) {
 				int64_t rows = cases[c].rows, cols = cases[c].cols;
 				int n = cases[c].n_rows;
@@ -199,7 +201,7 @@ static void products_of_tens_of_rows_agree_in_tiles_of_every_height(void **state
 		{16384, 136, KN_SWIGLU}, {24544, 136, KN_SWIGLU}, {28672, 136, KN_SWIGLU}, {28650, 136, KN_STORE}};
 	static const int counts[] = {17, 32, 33, 64, 65, 100, 128};
 	for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++)
-		for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+		for (size_t i = c % every; i < sizeof counts / sizeof counts[0]; i += every) {
 			uint64_t bytes;
 			int n = counts[i];
 			int64_t rows = cases[c].rows, cols = cases[c].cols;
@@ -399,8 +401,12 @@ static void attention_agrees_whole_in_chunks_and_step_by_step(void **state)
 		{24, 3, 128, 1, KN_KV_F16},
 		{4, 4, 64, 0, KN_KV_F16},
 		{4, 2, 256, 0, KN_KV_F16},
+		{4, 4, 16, 0, KN_KV_F16},
+		{6, 2, 24, 1, KN_KV_F16},
+		{8, 4, 80, 1, KN_KV_F32},
+		{4, 2, 160, 0, KN_KV_F16},
 	};
-	const int length = 700;
+	const int length = every > 1 ? 400 : 700;
 	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
 		const struct attention_case *c = &cases[i];
 		size_t width = (size_t)(c->heads + 2 * c->kv_heads) * (size_t)c->head_dim,
@@ -527,7 +533,7 @@ static void attention_agrees_for_steps_of_several_sequences(void **state)
 		{{0, 33}, {128, 129}, {255, 257}}, /* few rows */
 	};
 	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
-		for (size_t k = 0; k < sizeof spans / sizeof spans[0]; k++) {
+		for (size_t k = i % every; k < sizeof spans / sizeof spans[0]; k += every) {
 			const struct attention_case *c = &cases[i];
 			size_t width = (size_t)(c->heads + 2 * c->kv_heads) * (size_t)c->head_dim;
 			int n = 0;
@@ -582,10 +588,12 @@ static int setup(void **state)
 	return 0;
 }
 
-/* usage: test_kn_cuda [pattern of test names] */
+/* usage: test_kn_cuda [few | pattern of test names] */
 int main(int argc, char **argv)
 {
-	if (argc > 1)
+	if (argc > 1 && strcmp(argv[1], "few") == 0)
+		every = 3;
+	else if (argc > 1)
 		cmocka_set_test_filter(argv[1]);
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(products_agree_for_every_type_epilogue_and_row_count),

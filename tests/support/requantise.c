@@ -73,6 +73,11 @@ static void block_to_f16(const float *values, uint8_t *out)
 		store_f16(values[i], out + 2 * i);
 }
 
+static void block_to_f32(const float *values, uint8_t *out)
+{
+	memcpy(out, values, BLOCK * sizeof *values);
+}
+
 static const struct {
 	enum dtype dtype;
 	void (*convert)(const float *values, uint8_t *out); /* of BLOCK values */
@@ -81,6 +86,7 @@ static const struct {
 	{DTYPE_Q4_0, block_to_q4_0},
 	{DTYPE_BF16, block_to_bf16},
 	{DTYPE_F16, block_to_f16},
+	{DTYPE_F32, block_to_f32},
 };
 
 static void quantise(enum dtype dtype, const float *values, int64_t count, uint8_t *out)

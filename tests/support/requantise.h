@@ -13,9 +13,9 @@ struct requantised {
 
 #define REQUANTISE_DIGEST_BYTES 65536
 
-/* A copy of the file at source whose matrices, the embedding included, are dtype: DTYPE_Q8_0, DTYPE_Q4_0, DTYPE_BF16 or DTYPE_F16.
- * Each value goes from its stored form to fp32 and then, by ggml's reference formulas, to dtype; the bytes are the same on every
- * machine. Vectors and metadata stay as they are. Fails the running test when anything fails. */
+/* A copy of the file at source whose matrices, the embedding included, are dtype: DTYPE_Q8_0, DTYPE_Q4_0, DTYPE_BF16, DTYPE_F16 or
+ * DTYPE_F32. Each value goes from its stored form to fp32 and then, by ggml's reference formulas, to dtype; the bytes are the same
+ * on every machine. Vectors and metadata stay as they are. Fails the running test when anything fails. */
 struct requantised requantise(const char *source, enum dtype dtype);
 void requantised_release(struct requantised *file);
 

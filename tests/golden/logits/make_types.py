@@ -40,24 +40,29 @@ def requantise(source, dtype, path):
 def last_logits(model, ids):
     return model(torch.tensor([ids])).logits[0, -1]
 
+def cases_of(model, what):
+    cases = []
+    for name in PROMPTS:
+        last = last_logits(model, prompts[name]).float()
+        top = torch.topk(last, TOP)
+        cases.append({"name": name, "ids": prompts[name],
+                      "top": [[int(i), round(float(v), 5)] for i, v in zip(top.indices, top.values)],
+                      "sample": [round(float(v), 5) for v in last[::STRIDE]]})
+        print(what, name, len(prompts[name]), cases[-1]["top"][0])
+    return cases
+
 prompts = {case["name"]: case["ids"] for case in json.load(open(os.path.join(HERE, "logits.json")))["cases"]}
-types = []
+types, brain = [], []
 with tempfile.TemporaryDirectory() as folder:
     for dtype in TYPES:
         digest = requantise(sys.argv[1], dtype, os.path.join(folder, "model.gguf"))
         model = AutoModelForCausalLM.from_pretrained(folder, gguf_file="model.gguf", dtype=torch.float32).eval()
-        cases = []
-        for name in PROMPTS:
-            last = last_logits(model, prompts[name])
-            top = torch.topk(last, TOP)
-            cases.append({"name": name, "ids": prompts[name],
-                          "top": [[int(i), round(float(v), 5)] for i, v in zip(top.indices, top.values)],
-                          "sample": [round(float(v), 5) for v in last[::STRIDE]]})
-            print(dtype.name, name, len(prompts[name]), cases[-1]["top"][0])
-        types.append((dtype.name, digest, cases))
+        types.append((dtype.name, digest, cases_of(model, dtype.name)))
+        if dtype == gguf.GGMLQuantizationType.BF16:
+            brain = cases_of(model.to(torch.bfloat16), "bf16 arithmetic")
 with open(os.path.join(HERE, "types.json"), "w") as f:
-    f.write('{"stride": %d, "vocab": %d, "types": [\n' % (STRIDE, last.numel()))
+    f.write('{"stride": %d, "vocab": %d, "types": [\n' % (STRIDE, model.config.vocab_size))
     f.write(",\n".join('{"type": "%s", "digest": "%s", "cases": [\n%s\n]}' %
                        (name, digest, ",\n".join(json.dumps(c, separators=(",", ":")) for c in cases))
                        for name, digest, cases in types))
-    f.write("\n]}\n")
+    f.write('\n],\n"bf16": {"type": "BF16", "cases": [\n%s\n]}}\n' % ",\n".join(json.dumps(c, separators=(",", ":")) for c in brain))
