@@ -17,7 +17,11 @@
 #define FLASH_REGISTERS_COPYING 24
 #define FLASH_REGISTERS_MULTIPLYING 240 /* 24 + 2 * 240 a lane fill a processor's 512 */
 
-enum flash_barrier { FLASH_QUERIES = 1, FLASH_TURN /* and one more: each group's turn at the tensor cores */ };
+enum flash_barrier {
+	FLASH_QUERIES = 1,
+	FLASH_TURN, /* and one more: each group's turn at the tensor cores */
+	FLASH_PEAKS = FLASH_TURN + 2, /* and one more: within each group */
+};
 
 template <int HEAD_DIM> struct flash_shape {
 	static constexpr int PARTS = HEAD_DIM / CACHE_PART;
@@ -218,9 +222,9 @@ static __device__ __forceinline__ void attend_tiles(const struct flash_tile &til
 		products_hold(score);
 		give_back(&keys.empty[stage.number]);
 		soften(lines, score, t * FLASH_KEYS, t >= unmasked, keep);
-		/* Peaks seldom move after the first tiles. The branch also holds the compiler from waiting before the exponentials.
-		 */
-		if (__any_sync(0xffffffffu, keep[0] != 1.0f || keep[1] != 1.0f)) {
+		/* Peaks seldom move after the first tiles. The branch also holds the compiler from waiting before the exponentials; the
+		 * whole group takes it or none of it, as a wait for products has to be met by all of a group's warps. */
+		if (named_any(FLASH_PEAKS + group, HOPPER_GROUP_THREADS, keep[0] != 1.0f || keep[1] != 1.0f)) {
 			products_wait<0>();
 			products_hold(out);
 #pragma unroll

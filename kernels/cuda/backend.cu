@@ -82,6 +82,13 @@ static enum status allocate_workspace(struct kn_backend *backend, const struct k
 		error = cudaMalloc((void **)&backend->attention_tickets, tickets_bytes(options));
 	if (!error)
 		error = cudaMemset(backend->attention_tickets, 0, tickets_bytes(options));
+	/* The GEMM library fills these through the copy engine, which tools that look for reads of unwritten memory do not see. */
+	if (!error)
+		error = cudaMemset(backend->blas_workspace, 0, GEMM_WORKSPACE_BYTES);
+	if (!error)
+		error = cudaMemset(backend->prepared, 0, prepared_bytes(options));
+	if (!error)
+		error = cudaMemset(backend->product, 0, 2 * prepared_bytes(options));
 	return cuda_status(error, "device workspace", err);
 }
 

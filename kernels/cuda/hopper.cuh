@@ -62,6 +62,22 @@ static __device__ __forceinline__ void named_sync(int id, int threads)
 	asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+/* The same, and whether value was true for any of those threads. */
+static __device__ __forceinline__ bool named_any(int id, int threads, bool value)
+{
+	int32_t any;
+	asm volatile("{\n"
+		     ".reg .pred mine, all;\n"
+		     "setp.ne.s32 mine, %3, 0;\n"
+		     "bar.red.or.pred all, %1, %2, mine;\n"
+		     "selp.s32 %0, 1, 0, all;\n"
+		     "}"
+		     : "=r"(any)
+		     : "r"(id), "r"(threads), "r"((int32_t)value)
+		     : "memory");
+	return any != 0;
+}
+
 static __device__ __forceinline__ void named_arrive(int id, int threads)
 {
 	asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");

@@ -21,7 +21,8 @@
 
 static const enum dtype types[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F32};
 #define TYPES (sizeof types / sizeof types[0])
-static size_t n_types = TYPES; /* fewer for a tool that watches every access */
+static size_t n_types = TYPES;
+static bool few; /* for a tool that watches every access */
 static char paths[TYPES][TINY_PATH_BYTES];
 
 static int set_up(void **state)
@@ -76,7 +77,7 @@ static void logits_have_the_same_bits_however_a_text_is_cut(void **state)
 		for (int s = 0; s < 4; s++)
 			logits[s] = mem_calloc((size_t)LEN * 288, sizeof(float));
 		run_forward(paths[t], 1, 0, 1, &expected);
-		for (size_t i = 0; i < sizeof cuts / sizeof cuts[0]; i++) {
+		for (size_t i = few ? 2 : 0; i < sizeof cuts / sizeof cuts[0]; i += few ? 3 : 1) {
 			memset(logits[0], 0, (size_t)LEN * 288 * sizeof(float));
 			run_forward(paths[t], cuts[i].chunk, cuts[i].graph_max_bs, cuts[i].n_sequences, logits);
 			for (size_t k = 0; k < (size_t)LEN * 288; k++)
@@ -155,6 +156,8 @@ static void deterministic_texts_depend_on_nothing_but_their_request(void **state
 		run_all(&options, true, runs);
 		check_same(plain, runs, "together, eager");
 		options.graph_max_bs = 32;
+		if (few)
+			continue;
 		run_all(&options, false, runs);
 		check_same(plain, runs, "alone, from plans");
 		run_all(&options, true, runs);
@@ -225,7 +228,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(speculation_verifies_from_plans),
 		cmocka_unit_test(memory_plans_of_the_gpu_say_which_way_to_move),
 	};
-	if (argc > 1 && strcmp(argv[1], "few") == 0)
+	few = argc > 1 && strcmp(argv[1], "few") == 0;
+	if (few)
 		n_types = 1;
 	return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -45,7 +45,8 @@ static void compare(const char *family, const char *path, int chunk, int graph_m
 
 static void compare_steps_of_all_sizes(const char *family, double one_row, double near_tie)
 {
-	compare(family, NULL, 1, 0, one_row, near_tie);
+	if (n_families == GOLDEN_FAMILIES)
+		compare(family, NULL, 1, 0, one_row, near_tie);
 	compare(family, NULL, 1, 1, one_row, near_tie);
 	compare(family, NULL, 7, 7, BOUND_ROWS, NEAR_TIE_ROWS);
 	compare(family, NULL, 256, 0, BOUND_ROWS, NEAR_TIE_ROWS);
@@ -66,7 +67,8 @@ static void weights_in_fp32_give_the_same_logits(void **state)
 		assert_true(fd >= 0);
 		close(fd);
 		gguf_twin_write(golden_family_path(golden_families[i], folder), true, path);
-		compare(golden_families[i], path, 1, 1, BOUND_ONE_ROW, NEAR_TIE_ONE_ROW);
+		if (n_families == GOLDEN_FAMILIES)
+			compare(golden_families[i], path, 1, 1, BOUND_ONE_ROW, NEAR_TIE_ONE_ROW);
 		compare(golden_families[i], path, 7, 7, BOUND_ONE_ROW, NEAR_TIE_ONE_ROW);
 		compare(golden_families[i], path, 256, 0, BOUND_ONE_ROW, NEAR_TIE_ONE_ROW);
 		unlink(path);

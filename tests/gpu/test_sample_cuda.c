@@ -135,7 +135,7 @@ static int n_settings = 120; /* of sampling, each vocabulary; fewer for a tool t
 static void tokens_are_those_of_the_reference_sampler(void **state)
 {
 	static const int vocabs[] = {2, 50, 64, 4096, 4097, 49152, 128256, 151936};
-	for (size_t v = 0; v < sizeof vocabs / sizeof vocabs[0]; v++) {
+	for (size_t v = 0; v < sizeof vocabs / sizeof vocabs[0]; v += n_settings < 10 ? 4 : 1) {
 		struct bed bed;
 		open_bed(&bed, vocabs[v]);
 		fill_logits(&bed, 9 + v);
