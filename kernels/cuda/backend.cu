@@ -82,7 +82,7 @@ static enum status allocate_workspace(struct kn_backend *backend, const struct k
 		error = cudaMalloc((void **)&backend->attention_tickets, tickets_bytes(options));
 	if (!error)
 		error = cudaMemset(backend->attention_tickets, 0, tickets_bytes(options));
-	/* The GEMM library fills these through the copy engine, which tools that look for reads of unwritten memory do not see. */
+	/* A tool that looks for reads of unwritten memory does not see what the GEMM library's kernels for Hopper write here. */
 	if (!error)
 		error = cudaMemset(backend->blas_workspace, 0, GEMM_WORKSPACE_BYTES);
 	if (!error)

@@ -582,7 +582,7 @@ static void embedding_and_addition_agree(void **state)
 static int setup(void **state)
 {
 	struct err err = {0};
-	struct kn_options options = {.threads = every > 1 ? 1 : 2, .rows_max = 1024, .cols_max = 14336};
+	struct kn_options options = {.threads = every > 1 ? 1 : 2, .rows_max = 1024, .cols_max = 29568};
 	ok(cpu.kn->create(&options, &cpu.backend, &err), &err);
 	ok(gpu.kn->create(&options, &gpu.backend, &err), &err);
 	return 0;

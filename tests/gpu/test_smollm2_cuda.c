@@ -22,11 +22,12 @@
 #define NEAR_TIE 0.25
 #define TEXT_BYTES_MAX ((size_t)64 << 10)
 #define ANSWER 64
-#define PERPLEXITY_DIFFERENCE 1e-3 /* relative, GPU against CPU */
+#define PERPLEXITY_DIFFERENCE 5e-4 /* relative, GPU against CPU; measured on two machines: -7.7e-5 to 8e-5 */
 
-/* Measured on an H200 for one row and for many: 1.6e-3 and 3.3e-3 (Q4_1), 1.5e-3 and 1.8e-3 (Q8_0), 2.3e-3 and 1.7e-3 (Q4_0);
- * fp16 keys and values are part of it. Several rows of bf16 weights round their activations to bf16: 1.7e-2 for four rows; this
- * model's first position has values 20000 times the others'. */
+/* Twice what was measured on H200s for one row and for many, or more where builds differed: 1.6e-3 and 3.3e-3 (Q4_1), 1.5e-3
+ * and 2.8e-3 (Q8_0), 2.3e-3 and 2.8e-3 (Q4_0), 3.5e-4 and 9.6e-3 (BF16), 5.5e-4 and 1.3e-3 (F16); fp16 keys and values are part of
+ * it. Several rows of bf16 weights round their activations to bf16: up to 1.7e-2 in steps of four rows; this model's first position
+ * has values 20000 times the others'. */
 static const struct {
 	const char *name;
 	enum dtype dtype; /* DTYPE_Q4_1: the file as it is */
@@ -40,8 +41,9 @@ static const struct {
 };
 #define TYPES (sizeof types / sizeof types[0])
 
-static const struct golden_bounds bounds_of_f32 = {1e-5, 2e-4};
-/* transformers in bf16 is 4.6e-2 and 0.25 from itself in fp32 on the same weights (one of the four prompts; 9e-3 on the others). */
+static const struct golden_bounds bounds_of_f32 = {1e-5, 2e-4}; /* measured: 2.2e-6, 3.2e-5 */
+/* transformers in bf16 is 4.6e-2 and 0.25 from itself in fp32 on the same weights (one of the four prompts; 9e-3 on the others);
+ * measured here: 4.5e-2 and 0.25 for one row, 5.3e-2 and 0.29 for many. */
 static const struct golden_bounds bounds_to_bf16 = {7e-2, 0.5};
 
 /* What is missing with the model is counted as skipped, so that a run without it does not look like one with it. */
@@ -205,7 +207,7 @@ static void greedy_text_is_that_of_the_cpu_but_for_near_ties(void **state)
 		choices += (int)text->n_tokens;
 	}
 	print_message("%d of %d choices differ, each a near tie\n", other, choices);
-	assert_true(other <= choices / 50);
+	assert_true(other <= choices / 100); /* measured on two machines: 0 and 1 of 576 */
 	engine_destroy(cpu);
 	mem_free(text);
 	json_free(root);
