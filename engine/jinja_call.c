@@ -190,10 +190,10 @@ bool jinja_knows_function(const char *name)
 	return false;
 }
 
-/* With its words, or as many as a message holds. */
+/* With its words, or as many as a message holds: up to a NUL. */
 static enum status raise(struct rendering *r, struct value words)
 {
-	size_t len = words.kind == VALUE_STRING ? words.len : 0;
+	size_t len = words.kind == VALUE_STRING ? strnlen(words.bytes, words.len) : 0;
 
 	if (len > RAISED_BYTES_MAX)
 		len = utf8_complete_prefix(words.bytes, RAISED_BYTES_MAX);

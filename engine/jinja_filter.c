@@ -87,15 +87,16 @@ static enum status reverse(struct rendering *r, const struct jinja_use *use, str
 	return jinja_spend(r, use->value.list->count);
 }
 
-/* A member of an item, by a name with dots or a number. */
+/* A member of an item, by a name with dots or a number; by anything else there is none. */
 static struct value attribute_of(struct value item, struct value name)
 {
-	const char *at = name.bytes, *end = at + name.len;
-
 	if (name.kind == VALUE_INT)
 		return item.kind == VALUE_LIST && name.number >= 0 && (size_t)name.number < item.list->count
 			? item.list->items[name.number]
 			: (struct value){0};
+	if (name.kind != VALUE_STRING)
+		return (struct value){0};
+	const char *at = name.bytes, *end = at + name.len;
 	while (at < end) {
 		const char *dot = memchr(at, '.', (size_t)(end - at)), *stop = dot ? dot : end;
 
