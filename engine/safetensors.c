@@ -13,7 +13,7 @@
 #define INDEX_BYTES_MAX ((size_t)100 << 20) /* as long as a header may be */
 #define LENGTH_BYTES 8 /* of the header's length, little-endian, before it: format */
 
-/* Published element types. bits: of one element, where it is a whole number of bytes. */
+/* Published element types whose elements are whole bytes. */
 static const struct type {
 	const char *name;
 	int bytes;
