@@ -151,7 +151,7 @@ static enum status run_greedy(struct run_command *command, const char *file, str
 	}
 	json_free(next);
 	if (!status && greedy.final) {
-		greedy.budget_launches = 0; /* kept in reserve all along */
+		greedy.budget_launches = 0; /* the document has none either */
 		greedy.budget_s = 0;
 		status = take_document(command, &greedy, greedy.final, err);
 		if (!status)

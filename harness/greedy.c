@@ -69,6 +69,8 @@ struct json *greedy_final(const struct json *first, const struct experiment *sta
 		json_set(matrix, "aa_twin", json_clone(twin));
 	json_set(document, "matrix", matrix);
 	json_remove(protocol, "looks");
+	json_remove(protocol, "budget_launches"); /* the search left room for this */
+	json_remove(protocol, "budget_s");
 	json_set(protocol, "blocks", json_new_integer(stage->rules.confirm_winner_blocks));
 	json_set(protocol, "max_blocks", json_new_integer(stage->rules.confirm_winner_blocks));
 	json_set(section(document, "verdict"), "confirm_winner_blocks", json_new_integer(0));

@@ -10,8 +10,8 @@
  * left. name: of the first stage. Caller frees. */
 struct json *greedy_next(const struct experiment *stage, int winner, const char *name, int number);
 
-/* The document that confirms a search: the first baseline against the last winner, in confirm_winner_blocks fresh blocks. first:
- * document of the first stage. Caller frees. */
+/* The document that confirms a search: the first baseline against the last winner, in confirm_winner_blocks fresh blocks, which no
+ * budget cuts short. first: document of the first stage. Caller frees. */
 struct json *greedy_final(const struct json *first, const struct experiment *stage, int winner, const char *name);
 
 #endif

@@ -23,7 +23,7 @@
 #define SEARCH \
 	"{'name':'g','baseline':{'params':{'tp':2}},'matrix':{'mode':'greedy','factors':{'speculation':['off','ngram'],'graph_" \
 	"max_bs':{" \
-	"'from':8,'to':32,'times':2}},'include':[{'tp':1}]},'protocol':{'looks':[3,5]}}"
+	"'from':8,'to':32,'times':2}},'include':[{'tp':1}]},'protocol':{'looks':[3,5],'budget_launches':50,'budget_s':9}}"
 
 static struct experiment *parsed(struct json *document)
 {
@@ -62,6 +62,7 @@ static void each_stage_starts_from_the_winner_of_the_one_before(void **state)
 	expect_text(&second->arms[0], "tp", "2");
 	expect_text(&second->arms[3], "graph_max_bs", "32");
 	assert_int_equal(second->protocol.n_looks, 2);
+	assert_int_equal(second->protocol.budget_launches, 50);
 	assert_null(greedy_next(second, 3, first->name, 3));
 	struct experiment *final = parsed(greedy_final(first->document, second, 3, first->name));
 	assert_string_equal(final->name, "g, final");
@@ -74,6 +75,8 @@ static void each_stage_starts_from_the_winner_of_the_one_before(void **state)
 	assert_int_equal(final->arms[2].n_changed, 2);
 	assert_int_equal(final->protocol.max_blocks, 3);
 	assert_int_equal(final->protocol.n_looks, 1);
+	assert_int_equal(final->protocol.budget_launches, 0);
+	assert_true(final->protocol.budget_s == 0);
 	assert_int_equal(final->rules.confirm_winner_blocks, 0);
 	experiment_release(first);
 	experiment_release(second);
