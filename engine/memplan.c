@@ -16,6 +16,9 @@
 #define RESERVE_BYTES_MIN (512ull << 20)
 #define RESERVE_SHARE_MAX 4
 #define RESERVE_SHARE_APART 32 /* of a device's own memory: what drivers and libraries take later. 4.4 GiB of an H200 (guess) */
+/* Of that, what a GPU's driver takes for certain, for code when it is first launched: an engine's 14 MiB over its plan (H200, driver 580,
+ * 2026-11-30), and room for more of it. */
+#define DRIVER_BYTES_APART (64ull << 20)
 
 int64_t memplan_blocks(int64_t tokens)
 {
@@ -27,6 +30,15 @@ static uint64_t available_of(const struct memplan_request *request)
 {
 	bool shared = request->available_bytes > 0 && request->available_bytes < request->total_bytes;
 	return shared ? request->available_bytes : request->total_bytes;
+}
+
+/* The most that a plan may take, as asked: without a reserve, which is a matter of care. */
+static uint64_t takeable_of(const struct memplan_request *request)
+{
+	uint64_t available = available_of(request);
+	if (!request->apart || available == request->total_bytes)
+		return available;
+	return available > DRIVER_BYTES_APART ? available - DRIVER_BYTES_APART : 0;
 }
 
 static uint64_t reserve_of(const struct memplan_request *request)
@@ -66,11 +78,11 @@ static double min_fraction_of(const struct memplan_request *request)
 	return 2.0;
 }
 
-/* Largest number of hundredths whose budget is free. */
+/* Largest number of hundredths whose budget can be had. */
 static double max_fraction_of(const struct memplan_request *request)
 {
 	int hundredths = 100;
-	while (hundredths > 0 && budget_of(request->total_bytes, hundredths / 100.0) > available_of(request))
+	while (hundredths > 0 && budget_of(request->total_bytes, hundredths / 100.0) > takeable_of(request))
 		hundredths--;
 	return hundredths / 100.0;
 }
@@ -124,7 +136,7 @@ static void advise(const struct memplan *plan, uint64_t need, char *out, size_t 
 			fraction, most, (double)(available_of(request) - plan->reserve_bytes) / (double)request->total_bytes,
 			(double)plan->reserve_bytes / MIB);
 	else if (plan->min_fraction <= 1)
-		snprintf(out, out_bytes, "no fraction works: %s would be needed and %s is free", fraction, most);
+		snprintf(out, out_bytes, "no fraction works: %s would be needed and %s can be had", fraction, most);
 	else
 		snprintf(out, out_bytes, "no fraction suffices: raise --mem-budget to %.0f MiB", ceil((double)need / MIB));
 }
@@ -210,7 +222,7 @@ enum status memplan_compute(const struct memplan_request *request, struct mempla
 		       : "what the budget leaves; %lld sequences of %lld tokens could use more than these %llu blocks",
 		(long long)request->max_num_seqs, (long long)request->max_model_len, (unsigned long long)affordable);
 	uint64_t used = out->fixed_bytes + out->kv_bytes, available = available_of(request);
-	if (used > available)
+	if (used > takeable_of(request))
 		return refuse_unfree(out, err);
 	if (available - used < out->reserve_bytes)
 		snprintf(out->warning, sizeof out->warning,
