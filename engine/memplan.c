@@ -16,8 +16,8 @@
 #define RESERVE_BYTES_MIN (512ull << 20)
 #define RESERVE_SHARE_MAX 4
 #define RESERVE_SHARE_APART 32 /* of a device's own memory: what drivers and libraries take later. 4.4 GiB of an H200 (guess) */
-/* Of that, what a GPU's driver takes for certain, for code when it is first launched: an engine's 14 MiB over its plan (H200, driver 580,
- * 2026-11-30), and room for more of it. */
+/* Of that, what a GPU's driver takes for certain, for code when it is first launched: an engine's 14 MiB over its plan (H200,
+ * driver 580, 2026-11-30), and room for more of it. */
 #define DRIVER_BYTES_APART (64ull << 20)
 
 int64_t memplan_blocks(int64_t tokens)
