@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the tests, the measurements or the experiments of a GPU bundle on the machine it lies on, and writes what came of them as JSON.
-# usage: run.sh WHAT [OUT_DIR]      (OUT_DIR: default the bundle's folder; exit code 0 when all went well)
+# usage: run.sh WHAT [OUT_DIR]      (OUT_DIR: default the bundle's folder; exit code 0 when all went well, 3 without a GPU)
 #   test         every GPU test, and how many were skipped for lack of the model: gpu-test.json
 #   sanitize     the GPU tests (fewer cases of some) under compute-sanitizer, all at once, each for LIMIT_S seconds at most (default 90)
 #                with each of TOOLS (default "memcheck racecheck initcheck synccheck"): gpu-sanitize.json
@@ -25,6 +25,30 @@ machine() {
 		echo "no GPU"
 }
 
+# Ends here where the engine finds no GPU: experiments would measure the CPU.
+need_gpu() {
+	local said
+	said=$(./verdict-engine once --device cuda --model shape:tiny-bf16 --prompt x --max-tokens 1 2>&1 </dev/null)
+	if grep -q '"device_unavailable"' <<<"$said"; then
+		grep '^verdict-engine:' <<<"$said" >&2
+		echo "run.sh $what: this machine has no GPU that the engine can use" >&2
+		exit 3
+	fi
+}
+
+# Runs a command for so many seconds at most, and waits for it: what timeout runs gets no Ctrl-C of its own, and a signal that ends
+# this script must end it too.
+limited() { # SECONDS COMMAND...
+	timeout --kill-after=30 "$@" </dev/null &
+	wait $!
+}
+stop_jobs() {
+	local running
+	running=$(jobs -pr)
+	# shellcheck disable=SC2086
+	[ -n "$running" ] && kill -TERM $running 2>/dev/null && wait
+}
+
 # --- test -----------------------------------------------------------------------------------------------------------
 
 run_tests() {
@@ -32,7 +56,7 @@ run_tests() {
 	log=$(mktemp)
 	for program in ./test_*; do
 		begin=$(date +%s.%N)
-		timeout --kill-after=10 300 "$program" >"$log" 2>&1 </dev/null
+		limited 300 "$program" >"$log" 2>&1
 		status=$?
 		seconds=$(awk -v a="$begin" -v b="$(date +%s.%N)" 'BEGIN { printf "%.1f", b - a }')
 		ok=$(grep -cE '^\[       OK \]' "$log")
@@ -144,7 +168,7 @@ forget_models() {
 	[ -n "$models" ] && rm -rf "$models"
 	models=
 }
-trap 'stop_server; forget_models' EXIT
+trap 'stop_jobs; forget_models' EXIT
 
 bench_shape() { # NAME MODEL GRAPH_MAX_BS CONCURRENCY...
 	local name=$1 model=$2 cap=$3 status=0 n
@@ -232,13 +256,16 @@ run_experiments() {
 	for file in ${ONLY:-experiments/h200-*.json}; do
 		model=$(grep -oE '"models/[^"]+"' "$file" | tr -d '"')
 		[ -n "$model" ] && [ ! -f "$model" ] && { echo "$file: left out, $model is not here"; continue; }
-		timeout 1500 ./verdict run "$file" --db "$out/gpu-results.db" ${QUICK:+--quick} || status=1
+		limited 1500 ./verdict run "$file" --db "$out/gpu-results.db" ${QUICK:+--quick} || status=1
 		id=$((id + 1))
 		./verdict export $id --db "$out/gpu-results.db" >"$out/$(basename "$file")" || status=1
 	done
 	return $status
 }
 
+case $what in
+test | sanitize | bench | start | peers | experiments) need_gpu ;;
+esac
 case $what in
 test) run_tests ;;
 sanitize) run_sanitizer ;;
