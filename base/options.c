@@ -26,7 +26,7 @@ static enum status set_number(const struct option *option, const char *value, st
 		char low[32], high[32];
 		text_format_double(low, option->min);
 		text_format_double(high, option->max);
-		return err_set(err, STATUS_INPUT, "--%s: '%s' is not %s from %s to %s", option->name, value,
+		return err_set_code(err, STATUS_INPUT, "bad_option", "--%s: '%s' is not %s from %s to %s", option->name, value,
 			option->kind == OPTION_I64 ? "a whole number" : "a number", low, high);
 	}
 	if (option->kind == OPTION_I64)
@@ -41,13 +41,15 @@ static enum status set_value(const struct option *option, const char *value, str
 	switch (option->kind) {
 	case OPTION_STRING:
 		if (option->min > 0 && !*value)
-			return err_set(err, STATUS_INPUT, "--%s: must not be empty (%s)", option->name, option->placeholder);
+			return err_set_code(
+				err, STATUS_INPUT, "bad_option", "--%s: must not be empty (%s)", option->name, option->placeholder);
 		*(const char **)option->target = value;
 		return STATUS_OK;
 	case OPTION_STRING_LIST: {
 		struct option_list *list = option->target;
 		if (list->count == OPTION_LIST_MAX)
-			return err_set(err, STATUS_INPUT, "--%s: given more than %d times", option->name, OPTION_LIST_MAX);
+			return err_set_code(
+				err, STATUS_INPUT, "bad_option", "--%s: given more than %d times", option->name, OPTION_LIST_MAX);
 		list->items[list->count++] = value;
 		return STATUS_OK;
 	}
@@ -80,7 +82,7 @@ enum status options_parse(const struct option *options, size_t count, int argc, 
 		const char *word = argv[i];
 		if (only_positionals || word[0] != '-' || word[1] == '\0') {
 			if (n_positionals == positionals_max)
-				return err_set(err, STATUS_INPUT, "'%s' is one argument too many", word);
+				return err_set_code(err, STATUS_INPUT, "bad_option", "'%s' is one argument too many", word);
 			positionals[n_positionals++] = word;
 			continue;
 		}
@@ -89,7 +91,7 @@ enum status options_parse(const struct option *options, size_t count, int argc, 
 			continue;
 		}
 		if (word[1] != '-')
-			return err_set(err, STATUS_INPUT, "unknown option '%s'", word);
+			return err_set_code(err, STATUS_INPUT, "bad_option", "unknown option '%s'", word);
 		word += 2;
 		size_t len = strcspn(word, "=");
 		const char *value = word[len] == '=' ? word + len + 1 : NULL;
@@ -97,11 +99,12 @@ enum status options_parse(const struct option *options, size_t count, int argc, 
 			continue;
 		const struct option *option = find(options, count, word, len);
 		if (!option)
-			return err_set(err, STATUS_INPUT, "unknown option '--%.*s'", (int)len, word);
+			return err_set_code(err, STATUS_INPUT, "bad_option", "unknown option '--%.*s'", (int)len, word);
 		if (option->kind == OPTION_FLAG)
-			return err_set(err, STATUS_INPUT, "--%s takes no value", option->name);
+			return err_set_code(err, STATUS_INPUT, "bad_option", "--%s takes no value", option->name);
 		if (!value && i + 1 == argc)
-			return err_set(err, STATUS_INPUT, "--%s needs a value (%s)", option->name, option->placeholder);
+			return err_set_code(
+				err, STATUS_INPUT, "bad_option", "--%s needs a value (%s)", option->name, option->placeholder);
 		enum status status = set_value(option, value ? value : argv[++i], err);
 		if (status)
 			return status;

@@ -67,12 +67,12 @@ static const struct command *find_command(const char *name)
 	return NULL;
 }
 
-/* The text for people first; then, for errors with a stable code, one line for programs. */
+/* The text for people first; then one line for programs, whose code is the status's name where the error has none of its own. */
 static void print_error(const struct err *err)
 {
-	fprintf(stderr, "verdict-engine: %s\n", err->text[0] ? err->text : status_name(err->status));
-	if (err->code[0])
-		fprintf(stderr, "{\"error\":\"%s\"%s%s}\n", err->code, err->details[0] ? "," : "", err->details);
+	const char *name = status_name(err->status);
+	fprintf(stderr, "verdict-engine: %s\n", err->text[0] ? err->text : name);
+	fprintf(stderr, "{\"error\":\"%s\"%s%s}\n", err->code[0] ? err->code : name, err->details[0] ? "," : "", err->details);
 }
 
 int main(int argc, char **argv)
@@ -85,13 +85,11 @@ int main(int argc, char **argv)
 		printf("verdict-engine %s (%s)\n", version_number(), version_build_hash());
 		return 0;
 	}
-	const struct command *command = find_command(argv[1]);
-	if (!command) {
-		fprintf(stderr, "verdict-engine: unknown command '%s'; try verdict-engine --help\n", argv[1]);
-		return status_exit_code(STATUS_INPUT);
-	}
 	struct err err = {0};
-	enum status status = command->run(argc - 1, argv + 1, &err);
+	const struct command *command = find_command(argv[1]);
+	enum status status = command
+		? command->run(argc - 1, argv + 1, &err)
+		: err_set_code(&err, STATUS_INPUT, "bad_option", "unknown command '%s'; try verdict-engine --help", argv[1]);
 	if (status == STATUS_OK && fflush(stdout) != 0)
 		status = err_set_errno(&err, STATUS_UNAVAILABLE, errno, "standard output");
 	if (status != STATUS_OK)

@@ -217,17 +217,17 @@ static void refusals_have_exit_codes_and_a_line_for_programs(void **state)
 		{{NULL}, 2, "either --prompt TEXT or --prompt-ids", "{\"error\":\"bad_option\"}"},
 		{{"--prompt", "a", "--prompt-ids", "1"}, 2, "either --prompt TEXT or --prompt-ids", "{\"error\":\"bad_option\"}"},
 		{{"--prompt-ids", "1,,2"}, 2, "--prompt-ids: '' is no token id", "{\"error\":\"bad_option\"}"},
-		{{"--prompt-ids", "1,-2"}, 2, "'-2' is no token id", NULL},
+		{{"--prompt-ids", "1,-2"}, 2, "'-2' is no token id", "{\"error\":\"bad_option\"}"},
 		{{"--prompt-ids", "99999999999"}, 2, "is no token id", NULL},
 		{{"--prompt-ids", "288"}, 2, "288", NULL}, /* one past the vocabulary */
-		{{"--prompt", "a", "--max-tokens", "0"}, 2, "max-tokens", NULL},
+		{{"--prompt", "a", "--max-tokens", "0"}, 2, "max-tokens", "{\"error\":\"bad_option\"}"},
 		{{"--prompt", "a", "--max-tokens", "5000"}, 2, "256", NULL},
 		{{"--prompt", "a", "--top-p", "0"}, 2, "top-p", NULL},
 		{{"--prompt", "a", "--mem-fraction", "1.5"}, 2, "at most 1", "{\"error\":\"bad_option\"}"},
 		{{"--prompt", "a", "--allreduce", "nccl"}, 2, "ref-socket", "{\"error\":\"allreduce_refused\"}"},
 		{{"--prompt", "a", "--tp", "5"}, 2, "use --tp 1 to 4", "{\"error\":\"cannot_shard\"}"},
 		{{"--prompt", "a", "--device", "cuda"}, 3, "without CUDA", "{\"error\":\"device_unavailable\"}"},
-		{{"--prompt", "a", "--nonsense"}, 2, "nonsense", NULL},
+		{{"--prompt", "a", "--nonsense"}, 2, "nonsense", "{\"error\":\"bad_option\"}"},
 	};
 	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
 		struct program_result result;
