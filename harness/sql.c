@@ -176,6 +176,14 @@ enum status sql_begin(struct sql *sql, struct err *err)
 	return status;
 }
 
+enum status sql_begin_to_read(struct sql *sql, struct err *err)
+{
+	ASSERT(sql->depth == 0);
+	enum status status = sql_exec(sql, "BEGIN", err);
+	sql->depth += !status;
+	return status;
+}
+
 /* The innermost transaction. */
 static enum status commit(struct sql *sql, struct err *err)
 {

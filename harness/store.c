@@ -56,12 +56,22 @@ enum status store_open_to_read(const char *path, struct store **out, struct err 
 	/* SQLite would take it for a new database and make tables in it. */
 	if (stat(path, &info) == 0 && S_ISREG(info.st_mode) && info.st_size < HEADER_BYTES)
 		return err_set(err, STATUS_INPUT, "'%s': the file is no database", path);
-	if (can_write(path))
-		return store_open(path, out, err);
+	if (can_write(path)) {
+		enum status status = store_open(path, out, err);
+		if (!status)
+			status = sql_begin_to_read((*out)->sql, err);
+		if (status) {
+			store_close(*out);
+			*out = NULL;
+		}
+		return status;
+	}
 	enum status status = sql_open_to_read(path, STORE_BUSY_MS, &sql, err);
 	if (status)
 		return status;
 	status = store_check_version(sql, store_migrations_count, err);
+	if (!status)
+		status = sql_begin_to_read(sql, err);
 	if (status) {
 		sql_close(sql);
 		return err_add(err, "'%s'", path);

@@ -238,6 +238,24 @@ static void a_writer_killed_at_any_moment_leaves_whole_launches(void **state)
 	}
 }
 
+static void all_answers_are_of_one_moment(void **state)
+{
+	static const char question[] = "SELECT count(*) FROM launch";
+	struct store_bed *f = *state;
+	struct store *reader = NULL, *later = NULL;
+	bool resumed;
+	store_bed_begin(f, false, &resumed);
+	store_bed_save(f, 0, 0, 100.0);
+	assert_int_equal(store_open_to_read(f->path, &reader, &f->err), STATUS_OK);
+	assert_int_equal(store_bed_ask(reader, question), 1);
+	store_bed_save(f, 1, 0, 110.0); /* while the reader is at its work */
+	assert_int_equal(store_bed_ask(reader, question), 1);
+	assert_int_equal(store_open_to_read(f->path, &later, &f->err), STATUS_OK);
+	assert_int_equal(store_bed_ask(later, question), 2);
+	store_close(later);
+	store_close(reader);
+}
+
 static void an_experiment_is_measured_by_one_program_at_a_time(void **state)
 {
 	struct store_bed *f = *state;
@@ -282,6 +300,7 @@ int main(void)
 		STORE_TEST(two_writers_and_many_readers_lose_nothing),
 		STORE_TEST(a_launch_that_cannot_be_saved_is_kept_and_saved_later),
 		STORE_TEST(a_writer_killed_at_any_moment_leaves_whole_launches),
+		STORE_TEST(all_answers_are_of_one_moment),
 		STORE_TEST(an_experiment_is_measured_by_one_program_at_a_time),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
