@@ -29,8 +29,8 @@ enum status sql_exec(struct sql *sql, const char *text, struct err *err);
  * the inner one did is undone alone when it fails, and with the outer one when that fails. */
 enum status sql_begin(struct sql *sql, struct err *err);
 
-/* A transaction that only reads: from its first statement on everything read is of that moment, whatever other programs write. Until the
- * database is closed. */
+/* A transaction that only reads: from its first statement on everything read is of that moment, whatever other programs write.
+ * Until the database is closed. */
 enum status sql_begin_to_read(struct sql *sql, struct err *err);
 
 /* Ends a transaction: commits when status is STATUS_OK, else rolls back. Returns the first failure. */
