@@ -138,7 +138,8 @@ static void advise(const struct memplan *plan, uint64_t need, char *out, size_t 
 	else if (plan->min_fraction <= 1)
 		snprintf(out, out_bytes, "no fraction works: %s would be needed and %s can be had", fraction, most);
 	else
-		snprintf(out, out_bytes, "no fraction suffices: raise --mem-budget to %.0f MiB", ceil((double)need / MIB));
+		snprintf(out, out_bytes, "no fraction suffices: raise --mem-budget to %.0f MiB%s", ceil((double)need / MIB),
+			plan->fraction < 1 ? " with --mem-fraction 1" : "");
 }
 
 static enum status refuse(const struct memplan *plan, struct err *err)

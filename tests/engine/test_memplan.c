@@ -155,8 +155,11 @@ static void the_message_explains_both_directions_and_the_way_out(void **state)
 	err_clear(&err);
 	request = request_of(200 * MIB);
 	assert_int_equal(memplan_compute(&request, &plan, &err), STATUS_NO_MEMORY);
-	assert_non_null(strstr(err.text, "no fraction suffices: raise --mem-budget to 322 MiB"));
+	assert_non_null(strstr(err.text, "no fraction suffices: raise --mem-budget to 322 MiB with --mem-fraction 1"));
 	assert_true(member(&err, "min_mem_fraction") < 0);
+	request.total_bytes = request.available_bytes = 322 * MIB; /* and with both it fits */
+	request.fraction = 1;
+	assert_int_equal(memplan_compute(&request, &plan, NULL), STATUS_OK);
 }
 
 static void too_much_is_warned_about(void **state)
