@@ -357,6 +357,21 @@ static bool fits_in_64_bits(double number)
 	return fabs(number) < 9223372036854775808.0; /* 2 to the 63rd */
 }
 
+/* Takes out underscores between digits, as Python reads numbers. False for an underscore elsewhere. */
+static bool drop_underscores(char *text)
+{
+	char *to = text;
+
+	for (const char *at = text; *at; at++) {
+		if (*at != '_')
+			*to++ = *at;
+		else if (at == text || digit_of(at[-1]) > 9 || digit_of(at[1]) > 9)
+			return false;
+	}
+	*to = '\0';
+	return true;
+}
+
 /* int of a string: a whole number, else the whole part of any number. False for what is none. */
 static enum status whole_of_text(struct rendering *r, struct value string, int64_t base, bool *found, struct value *out)
 {
@@ -369,8 +384,9 @@ static enum status whole_of_text(struct rendering *r, struct value string, int64
 	if (stripped.len > DIGITS_MAX)
 		return err_set(r->err, STATUS_INPUT, "int is supported for texts of up to %d bytes", DIGITS_MAX);
 	memcpy(text, stripped.bytes, stripped.len);
-	*found = strlen(text) == stripped.len && read_whole(text, base, &number, &fits);
-	if (!*found && strlen(text) == stripped.len && !strpbrk(text, "xX") && text_to_double(text, &real)) {
+	bool is_text = strlen(text) == stripped.len;
+	*found = is_text && read_whole(text, base, &number, &fits);
+	if (!*found && is_text && !strpbrk(text, "xX") && drop_underscores(text) && text_to_double(text, &real)) {
 		*found = true;
 		fits = fits_in_64_bits(real);
 		number = fits ? (int64_t)real : 0;

@@ -160,7 +160,8 @@ struct value jinja_change_case(struct arena *arena, struct value string, enum ji
 			text_append_str(&text, SIGMA_FINAL);
 		else
 			normalise_append_case(c, one, &text);
-		after_cased = is_valid && normalise_is_cased(c);
+		/* The filter title changes the rest of a word by itself: its first letter is not before a sigma. */
+		after_cased = is_valid && normalise_is_cased(c) && !(to == CASE_WORDS && begins);
 		begins = (to == CASE_TITLE && !after_cased) ||
 			(to == CASE_WORDS && is_valid && (is_white(c) || (c < 0x80 && c > 0 && strchr("-({[<", (int)c))));
 	}

@@ -469,16 +469,17 @@ TEMPLATES.update({
 TEMPLATES["as_python"] = r"""{{ ['a', 'A', 'b', 1, 1, 'É', 'é'] | unique | list | tojson }}{{ ['a', 'A'] | unique(true) | list | tojson }}
 {{ [{'k': 'x', 'v': 1}, {'k': 'X', 'v': 2}] | unique(attribute='k') | map(attribute='v') | join(',') }}
 {{ 'x' | int }} {{ 'x' | int(7) }} {{ 'x' | int(default=8) }} {{ ' 12 ' | int(5) }} {{ '+5' | int }} {{ '-5' | int }} {{ '' | int('none') }}
-{{ '3.7' | int }} {{ '-1e3' | int }} {{ '1_000' | int }} {{ '1__0' | int }} {{ '_1' | int }} {{ '0x1f' | int }} {{ '007' | int }}
+{{ '3.7' | int }} {{ '-1e3' | int }} {{ '1_000' | int }} {{ '1__0' | int }} {{ '_1' | int }} {{ '1_0.5' | int }} {{ '1_e3' | int(4) }} {{ '1._5' | int(4) }} {{ '1_0e1_0' | int }} {{ '0x1f' | int }} {{ '007' | int }}
 {{ 'ff' | int(0, 16) }} {{ '0x1f' | int(base=16) }} {{ '-0b11' | int(base=2) }} {{ '0x_1f' | int(0, 16) }} {{ '0x' | int(3, 16) }} {{ '9' | int(1, 8) }}
 {{ none | int }} {{ none | int(4) }} {{ true | int }} {{ [1] | int(9) }} {{ 'inf' | int }} {{ 'nan' | int(2) }}
 {{ 'äöü ß é ŉ ﬁ ΐ ᾳ ᾂ ǆ' | upper }} {{ 'ÄÖÜ ẞ É İ ΑΣ ΑΣΑ Σ' | lower }} {{ 'ﬁé ÉA' | capitalize }} {{ 'ЖЗ'.lower() ~ 'жз'.upper() }}
-{{ "éa üB-ñ ßa (ñ it's" | title }} {{ "it's éa 1a ǆa ﬁb".title() }} {{ 'they\'re a	b' | title }}
+{{ "éa üB-ñ ßa (ñ it's" | title }} {{ "it's éa 1a ǆa ﬁb".title() }} {{ 'they\'re a	b' | title }} {{ 'ΑΣ ΑΒΣ ΣΑΣ' | title }} {{ 'ΑΣ'.title() }} {{ 'ΑΣ' | capitalize }}
 {{ 'xxaxx' | trim('x') }} {{ 'xxaxx' | trim(chars='x') }} {{ 'xax'.strip('x') }}
 {{ 'a,b,c'.split(',', maxsplit=1) | join('+') }} {{ 'a b  c'.split(maxsplit=1) | join('+') }} {{ 'a,b'.split(sep=',') | join('+') }}
 {{ 'aaa'.replace('a', 'b', 2) }} {{ 'aaa' | replace('a', 'b', count=1) }} {{ 'aé' | replace('', '-') }} {{ 'abc'.replace('', '-', 2) }} {{ '' | replace('', 'x') }}
 {{ 'a
-bc
+b
+c
 
 d'.splitlines() | join('|') }} {{ 'a
 '.splitlines(true) | tojson }} {{ 'a
