@@ -49,6 +49,27 @@ static enum status assign(struct rendering *r, const struct statement *s, struct
 	return jinja_spend(r, target.dict->count);
 }
 
+static enum status push_scope(struct rendering *r)
+{
+	if (r->n_scopes == JINJA_DEPTH_MAX)
+		return err_set(r->err, STATUS_INPUT, "loops, macros and blocks are nested deeper than %d", JINJA_DEPTH_MAX);
+	r->scopes[r->n_scopes++] = value_dict(&r->arena);
+	return STATUS_OK;
+}
+
+/* Runs statements in a scope of their own: what they set is gone after them. */
+static enum status run_inside(struct rendering *r, const struct statement *first)
+{
+	if (push_scope(r) != STATUS_OK)
+		return STATUS_INPUT;
+	enum status status = jinja_run(r, first);
+
+	r->n_scopes--;
+	if (r->n_scopes == 0) /* there was no loop to end */
+		r->breaks = r->continues = false;
+	return status;
+}
+
 static enum status run_set(struct rendering *r, const struct statement *s)
 {
 	struct value value = {0};
@@ -57,7 +78,7 @@ static enum status run_set(struct rendering *r, const struct statement *s)
 		return jinja_evaluate(r, s->a, &value) == STATUS_OK ? assign(r, s, value) : STATUS_INPUT;
 	struct text captured = {0}, *outside = r->out;
 	r->out = &captured;
-	enum status status = jinja_run(r, s->body);
+	enum status status = run_inside(r, s->body);
 	r->out = outside;
 	value = value_copy(&r->arena, &captured);
 	text_release(&captured);
@@ -128,17 +149,11 @@ static enum status loop_items(struct rendering *r, const struct statement *s, st
 	return STATUS_OK;
 }
 
-static enum status push_scope(struct rendering *r)
-{
-	if (r->n_scopes == JINJA_DEPTH_MAX)
-		return err_set(r->err, STATUS_INPUT, "loops and macros are nested deeper than %d", JINJA_DEPTH_MAX);
-	r->scopes[r->n_scopes++] = value_dict(&r->arena);
-	return STATUS_OK;
-}
-
+/* As in Jinja, the else of a loop is for one of which no turn came to its end: there was none, or break or continue ended them. */
 static enum status run_for(struct rendering *r, const struct statement *s)
 {
 	struct value items = value_list(&r->arena);
+	bool has_ended = false;
 
 	if (push_scope(r) != STATUS_OK)
 		return STATUS_INPUT;
@@ -152,11 +167,12 @@ static enum status run_for(struct rendering *r, const struct statement *s)
 			status = jinja_spend(r, 0); /* for the names of the turn, whatever the body does */
 		if (status == STATUS_OK)
 			status = jinja_run(r, s->body);
+		has_ended = has_ended || (!r->breaks && !r->continues);
 		r->continues = false;
 	}
 	r->breaks = false;
 	r->n_scopes--;
-	return status == STATUS_OK && items.list->count == 0 ? jinja_run(r, s->otherwise) : status;
+	return status == STATUS_OK && !has_ended ? run_inside(r, s->otherwise) : status;
 }
 
 /* Arguments of a call by their names, or their defaults. */
@@ -222,6 +238,8 @@ static enum status run_one(struct rendering *r, const struct statement *s)
 		return run_for(r, s);
 	case STATEMENT_SET:
 		return run_set(r, s);
+	case STATEMENT_GENERATION:
+		return run_inside(r, s->body);
 	case STATEMENT_MACRO:
 		return assign(r, s, (struct value){.kind = VALUE_MACRO, .macro = s});
 	case STATEMENT_BREAK:

@@ -442,12 +442,17 @@ static enum status parse_operand(struct tag *tag, int level, struct expression *
 
 static enum status parse_binary_level(struct tag *tag, int level, struct expression **out)
 {
+	bool is_compared = false;
+
 	if (parse_operand(tag, level, out) != STATUS_OK)
 		return STATUS_INPUT;
 	for (const char *operation = take_operator(tag, level); operation; operation = take_operator(tag, level)) {
 		struct expression *binary = new_expression(tag, EXPRESSION_BINARY);
 		bool not_in = strcmp(operation, "not") == 0;
 
+		if (is_compared)
+			return err_set(tag->err, STATUS_INPUT, "comparisons in a chain are not supported");
+		is_compared = level == LEVEL_NOT;
 		if (not_in && !tag_take(tag, "in"))
 			return tag_fail(tag, "'in' after 'not'");
 		binary->a = *out;
@@ -461,9 +466,6 @@ static enum status parse_binary_level(struct tag *tag, int level, struct express
 			if (complete(tag, *out) != STATUS_OK)
 				return STATUS_INPUT;
 		}
-		if (level == LEVEL_NOT && tag->token.type == TAG_OPERATOR && strchr("=!<>", tag->token.text[0]) &&
-			!tag_is(tag, "="))
-			return err_set(tag->err, STATUS_INPUT, "comparisons in a chain are not supported");
 	}
 	return STATUS_OK;
 }

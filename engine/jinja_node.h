@@ -43,6 +43,7 @@ enum statement_kind {
 	STATEMENT_FOR, /* name (and name2) in a, those with b: body */
 	STATEMENT_SET, /* name = a, or name.member = a, or name = body as text */
 	STATEMENT_MACRO, /* name(the names and defaults of a): body */
+	STATEMENT_GENERATION, /* body */
 	STATEMENT_BREAK,
 	STATEMENT_CONTINUE
 };

@@ -198,17 +198,12 @@ static enum status parse_set(struct parser *parser, struct statement *statement)
 }
 
 /* {% generation %} marks what a model says, for training; what is inside stays. */
-static enum status parse_generation(struct parser *parser, struct statement ***tail)
+static enum status parse_generation(struct parser *parser, struct statement *statement)
 {
 	const char *ended_by;
-	struct statement *all = NULL;
 
-	if (tag_finish(&parser->tag) != STATUS_OK || parse_block(parser, generation_ends, &all, &ended_by) != STATUS_OK)
-		return STATUS_INPUT;
-	**tail = all;
-	while (**tail)
-		*tail = &(**tail)->next;
-	return STATUS_OK;
+	return tag_finish(&parser->tag) == STATUS_OK ? parse_block(parser, generation_ends, &statement->body, &ended_by)
+						     : STATUS_INPUT;
 }
 
 /* name(a, b=1) */
@@ -258,7 +253,7 @@ static enum status parse_statement(struct parser *parser, struct statement ***ta
 	if (tag_take(tag, "macro"))
 		return parse_macro(parser, add_statement(parser, tail, STATEMENT_MACRO));
 	if (tag_take(tag, "generation"))
-		return parse_generation(parser, tail);
+		return parse_generation(parser, add_statement(parser, tail, STATEMENT_GENERATION));
 	if (tag_is(tag, "break") || tag_is(tag, "continue")) {
 		add_statement(parser, tail, tag_is(tag, "break") ? STATEMENT_BREAK : STATEMENT_CONTINUE);
 		return tag_advance(tag) == STATUS_OK ? tag_finish(tag) : STATUS_INPUT;

@@ -120,6 +120,8 @@ static void what_cannot_be_read_is_refused_with_its_line(void **state)
 		{"{{ f() ? }}", "byte 0x3f"},
 		{"{{ 1 < 2 < 3 }}", "in a chain"},
 		{"{{ 1 == 2 == 3 }}", "in a chain"},
+		{"{{ 1 == 2 not in [3] }}", "in a chain"},
+		{"{{ 1 in [1] in [true] }}", "in a chain"},
 		{"{{ f(a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a) }}", "more than 16 arguments"},
 	};
 	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -149,7 +151,7 @@ static void what_cannot_be_computed_is_refused(void **state)
 		{"{{ [1][::0] }}", "in steps of 1"},
 		{"{% macro f(a) %}{% endmacro %}{{ f(1, 2) }}", "macro 'f' is called with arguments that it does not take"},
 		{"{% macro f(a) %}{% endmacro %}{{ f(b=2) }}", "macro 'f' is called with arguments that it does not take"},
-		{"{% macro f(a) %}{{ f(a) }}{% endmacro %}{{ f(1) }}", "loops and macros are nested deeper than 100"},
+		{"{% macro f(a) %}{{ f(a) }}{% endmacro %}{{ f(1) }}", "loops, macros and blocks are nested deeper than 100"},
 		{"{% macro f(a) %}{% if a %}{% if a %}{{ 'x' ~ ('y' ~ f(a)) }}{% endif %}{% endif %}{% endmacro %}{{ f(1) }}",
 			"deeper than 400 levels"},
 		{"{% macro f() %}{{ item }}{% endmacro %}{% for item in [1] %}{{ f() + 1 }}{% endfor %}", "'+' is not supported"},

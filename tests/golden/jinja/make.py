@@ -465,6 +465,15 @@ TEMPLATES.update({
 """.replace("{{ (1, 2) | length if false else 0 }}", ""),
 })
 
+# What ends with a block, and the else of a loop whose turns all end early.
+TEMPLATES["scopes"] = r"""{% set x = 'X' %}{% set y %}{% set x = 1 %}{{ x }}{% endset %}{{ x }}{{ y }}
+{% generation %}{% set x = 2 %}{{ x }}{% for message in messages %}{{ loop.index }}{% endfor %}{% endgeneration %}{{ x }}
+{% for i in [] %}{% else %}{% set x = 3 %}{{ x }}{% endfor %}{{ x }}{% if true %}{% set x = 4 %}{% endif %}{{ x }}
+{% for i in [1, 2] %}{% break %}{% else %}broken{% endfor %} {% for i in [1, 2] %}{% continue %}{% else %}continued{% endfor %}
+{% for i in [1, 2] %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% else %}never{% endfor %}
+{% for i in [1, 2] %}{% for j in [1] %}{% break %}{% else %}{% continue %}{% endfor %}never{% else %}both{% endfor %}
+"""
+
 # Filters and methods where Jinja and Python do more than one would think: cases, defaults, arguments by name, empty strings, lines.
 TEMPLATES["as_python"] = r"""{{ ['a', 'A', 'b', 1, 1, 'É', 'é'] | unique | list | tojson }}{{ ['a', 'A'] | unique(true) | list | tojson }}
 {{ [{'k': 'x', 'v': 1}, {'k': 'X', 'v': 2}] | unique(attribute='k') | map(attribute='v') | join(',') }}
