@@ -14,8 +14,8 @@ struct store;
 /* Opens or creates, migrates each version in one transaction. A newer schema than ours, and any other database, is refused. */
 enum status store_open(const char *path, struct store **out, struct err *err);
 
-/* For questions, whose answers are all of one moment, whatever is measured meanwhile: as store_open where the database and its folder can be written; elsewhere it is only read (see sql_open_to_read),
- * and has to be of our version. */
+/* For questions, whose answers are all of one moment, whatever is measured meanwhile: as store_open where the database and its
+ * folder can be written; elsewhere it is only read (see sql_open_to_read), and has to be of our version. */
 enum status store_open_to_read(const char *path, struct store **out, struct err *err);
 void store_close(struct store *store);
 
