@@ -2,8 +2,8 @@
 # Runs the tests, the measurements or the experiments of a GPU bundle on the machine it lies on, and writes what came of them as JSON.
 # usage: run.sh WHAT [OUT_DIR]      (OUT_DIR: default the bundle's folder; exit code 0 when all went well, 3 without a GPU)
 #   test         every GPU test, and how many were skipped for lack of the model: gpu-test.json
-#   sanitize     the GPU tests (fewer cases of some) under compute-sanitizer, all at once, each for LIMIT_S seconds at most (default 90)
-#                with each of TOOLS (default "memcheck racecheck initcheck synccheck"): gpu-sanitize.json
+#   sanitize     the GPU tests (fewer cases of some) under compute-sanitizer, JOBS at a time (default 6), each for LIMIT_S seconds at most
+#                (default 90), with each of TOOLS (default "memcheck racecheck initcheck synccheck"): gpu-sanitize.json
 #   bench        every operation, steps, the GEMM library alone beside them, and speed through HTTP (folders of 9 GB are made for FP8_KINDS,
 #                default "fp8-row fp8-block"): gpu-bench.json
 #   start        an 8B folder in the page cache, from the start of the server to the first token: gpu-start.json (15 GB of memory, numpy)
@@ -113,6 +113,7 @@ run_sanitizer() {
 	command -v compute-sanitizer >/dev/null || { echo "compute-sanitizer is not installed"; return 1; }
 	for tool in $tools; do
 		for program in ./test_*; do
+			[ "$(jobs -pr | wc -l)" -ge "${JOBS:-6}" ] && wait -n
 			sanitize_one "$tool" "$program" "$out/$tool-${program#./}.log" &
 		done
 	done
