@@ -251,20 +251,16 @@ static void attention_agrees_for_steps_of_several_sequences(void **state)
 
 static int setup(void **state)
 {
-	struct err err = {0};
 	struct kn_options options = {.threads = every > 1 ? 1 : 2, .rows_max = 1024, .cols_max = 14336};
-	side_ok(cpu.kn->create(&options, &cpu.backend, &err), &err);
-	side_ok(gpu.kn->create(&options, &gpu.backend, &err), &err);
+	side_open(&cpu, &options);
+	side_open(&gpu, &options);
 	return 0;
 }
 
 /* usage: test_attention_cuda [few | pattern of test names] */
 int main(int argc, char **argv)
 {
-	if (argc > 1 && strcmp(argv[1], "few") == 0)
-		every = 5;
-	else if (argc > 1)
-		cmocka_set_test_filter(argv[1]);
+	every = side_every(argc, argv);
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(attention_agrees_for_steps_of_several_sequences),
 		cmocka_unit_test(attention_agrees_whole_in_chunks_and_step_by_step),

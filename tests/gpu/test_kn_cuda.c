@@ -363,20 +363,16 @@ static void embedding_and_addition_agree(void **state)
 
 static int setup(void **state)
 {
-	struct err err = {0};
 	struct kn_options options = {.threads = every > 1 ? 1 : 2, .rows_max = 1024, .cols_max = 29568};
-	side_ok(cpu.kn->create(&options, &cpu.backend, &err), &err);
-	side_ok(gpu.kn->create(&options, &gpu.backend, &err), &err);
+	side_open(&cpu, &options);
+	side_open(&gpu, &options);
 	return 0;
 }
 
 /* usage: test_kn_cuda [few | pattern of test names] */
 int main(int argc, char **argv)
 {
-	if (argc > 1 && strcmp(argv[1], "few") == 0)
-		every = 5;
-	else if (argc > 1)
-		cmocka_set_test_filter(argv[1]);
+	every = side_every(argc, argv);
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(products_agree_for_every_type_epilogue_and_row_count),
 		cmocka_unit_test(products_of_tens_of_rows_agree_in_tiles_of_every_height),

@@ -10,8 +10,8 @@
 
 #include "base/mem.h"
 #include "base/random.h"
-#include "kernels/kn.h"
 #include "tests/support/random_tensor.h"
+#include "tests/support/side.h"
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
@@ -24,41 +24,7 @@ static const enum dtype forms[] = {DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q8_0, DTYPE_F8_
 
 static size_t every = 1; /* every so many-th case runs: more than 1 for a tool that watches every access */
 
-struct side {
-	const struct kn_ops *kn;
-	struct kn_backend *backend;
-};
-
 static struct side cpu = {&kn_cpu_ops, NULL}, gpu = {&kn_cuda_ops, NULL}, deterministic = {&kn_cuda_ops, NULL};
-
-static void ok(enum status status, const struct err *err)
-{
-	if (status)
-		fail_msg("%s", err->text);
-}
-
-static void *put(const struct side *side, const void *values, size_t bytes)
-{
-	struct err err = {0};
-	void *block;
-	ok(side->kn->alloc(side->backend, bytes, &block, &err), &err);
-	if (values)
-		ok(side->kn->to_device(side->backend, block, values, bytes, &err), &err);
-	ok(side->kn->synchronize(side->backend, &err), &err);
-	return block;
-}
-
-static double distance(const float *a, const float *b, size_t count)
-{
-	double difference = 0, norm = 0;
-	for (size_t i = 0; i < count; i++) {
-		if (!isfinite(a[i]))
-			return INFINITY;
-		difference += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
-		norm += (double)b[i] * b[i];
-	}
-	return sqrt(difference / norm);
-}
 
 /* One product; slices own their data. */
 struct problem {
@@ -111,10 +77,10 @@ static void run(const struct side *side, const struct problem *p, const float *x
 	random_activations(norm, (int64_t)cols, 8);
 	for (size_t i = 0; i < n * width; i++)
 		before[i] = p->epilogue == KN_ADD ? 0.25f : NAN;
-	ok(side->kn->matrix_create(side->backend, p->slices, p->n_slices, &w, &err), &err);
+	side_ok(side->kn->matrix_create(side->backend, p->slices, p->n_slices, &w, &err), &err);
 	assert_int_equal(side->kn->matrix_bytes(w), side->kn->matrix_bytes_needed(p->slices, p->n_slices));
-	float *dx = put(side, x + (size_t)begin * cols, n * cols * 4), *dy = put(side, before, n * width * 4);
-	float *dnorm = put(side, norm, cols * 4);
+	float *dx = side_put(side, x + (size_t)begin * cols, n * cols * 4), *dy = side_put(side, before, n * width * 4);
+	float *dnorm = side_put(side, norm, cols * 4);
 	struct kn_matmul args = {.w = w,
 		.x = dx,
 		.x_stride = (int64_t)cols,
@@ -123,8 +89,8 @@ static void run(const struct side *side, const struct problem *p, const float *x
 		.epilogue = p->epilogue,
 		.y = dy,
 		.y_stride = (int64_t)width};
-	ok(side->kn->matmul(side->backend, &args, (int)n, &err), &err);
-	ok(side->kn->to_host(side->backend, out, dy, n * width * 4, &err), &err);
+	side_ok(side->kn->matmul(side->backend, &args, (int)n, &err), &err);
+	side_ok(side->kn->to_host(side->backend, out, dy, n * width * 4, &err), &err);
 	side->kn->release(side->backend, dx, n * cols * 4);
 	side->kn->release(side->backend, dy, n * width * 4);
 	side->kn->release(side->backend, dnorm, cols * 4);
@@ -141,7 +107,7 @@ static double distance_of(const struct problem *p)
 	random_activations(x, p->n_rows * p->cols, p->seed ? p->seed : 7);
 	run(&cpu, p, x, 0, p->n_rows, b);
 	run(&gpu, p, x, 0, p->n_rows, a);
-	double d = distance(a, b, count);
+	double d = side_distance(a, b, count);
 	mem_free(x);
 	mem_free(a);
 	mem_free(b);
@@ -391,13 +357,13 @@ static void rows_are_embedded_exactly(void **state)
 		const struct side *sides[] = {&cpu, &gpu};
 		for (int s = 0; s < 2; s++) {
 			struct kn_matrix *table;
-			ok(sides[s]->kn->matrix_create(sides[s]->backend, p.slices, 1, &table, &err), &err);
-			int32_t *dids = put(sides[s], ids, sizeof ids);
+			side_ok(sides[s]->kn->matrix_create(sides[s]->backend, p.slices, 1, &table, &err), &err);
+			int32_t *dids = side_put(sides[s], ids, sizeof ids);
 			size_t bytes = N * (size_t)p.cols * 4;
-			float *dout = put(sides[s], NULL, bytes);
+			float *dout = side_put(sides[s], NULL, bytes);
 			out[s] = mem_calloc(bytes, 1);
-			ok(sides[s]->kn->embed(sides[s]->backend, table, dids, N, dout, p.cols, &err), &err);
-			ok(sides[s]->kn->to_host(sides[s]->backend, out[s], dout, bytes, &err), &err);
+			side_ok(sides[s]->kn->embed(sides[s]->backend, table, dids, N, dout, p.cols, &err), &err);
+			side_ok(sides[s]->kn->to_host(sides[s]->backend, out[s], dout, bytes, &err), &err);
 			sides[s]->kn->release(sides[s]->backend, dids, sizeof ids);
 			sides[s]->kn->release(sides[s]->backend, dout, bytes);
 			sides[s]->kn->matrix_destroy(sides[s]->backend, table);
@@ -443,16 +409,15 @@ static void inputs_that_are_not_finite_reach_the_output(void **state)
 
 static int setup(void **state)
 {
-	struct err err = {0};
 	struct kn_options options = {.threads = every > 1 ? 1 : 2, .rows_max = 128, .cols_max = 14336};
-	ok(cpu.kn->create(&options, &cpu.backend, &err), &err);
-	ok(gpu.kn->create(&options, &gpu.backend, &err), &err);
+	side_open(&cpu, &options);
+	side_open(&gpu, &options);
 	options.deterministic = 1;
-	ok(deterministic.kn->create(&options, &deterministic.backend, &err), &err);
+	side_open(&deterministic, &options);
 	return 0;
 }
 
-/* usage: test_quant_cuda [few] */
+/* usage: test_quant_cuda [few | pattern of test names] */
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -469,7 +434,6 @@ int main(int argc, char **argv)
 		cmocka_unit_test(deterministic_rows_have_the_same_bits_in_steps_of_any_size),
 		cmocka_unit_test(inputs_that_are_not_finite_reach_the_output),
 	};
-	if (argc > 1 && strcmp(argv[1], "few") == 0)
-		every = 5;
+	every = (size_t)side_every(argc, argv);
 	return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -99,18 +99,28 @@ static void logits_of_other_weight_types_agree_with_transformers(void **state)
 	json_free(root);
 }
 
+/* The model requantised to dtype, in steps of one row and of 256. golden: of the texts in `texts`. */
+static void check_requantised(enum dtype dtype, enum kn_kv_type kv_type, const char *name, const struct json *texts,
+	const struct json *golden, struct golden_bounds bounds)
+{
+	struct requantised file = requantise(real_model_path(), dtype);
+	struct forward_run one = run_on_gpu(file.path, 1, 1), rows = run_on_gpu(file.path, 256, 0);
+	char what[80];
+	one.kv_type = rows.kv_type = kv_type;
+	one.n_sequences = 1;
+	snprintf(what, sizeof what, "%s, one row a step", name);
+	golden_logits_check(what, &one, texts, golden, bounds);
+	snprintf(what, sizeof what, "%s, 256 rows a step", name);
+	golden_logits_check(what, &rows, texts, golden, bounds);
+	requantised_release(&file);
+}
+
 /* All in fp32: weights, keys and values. */
 static void logits_in_fp32_agree_with_transformers_in_fp32(void **state)
 {
 	need_model();
 	struct json *root = golden_logits_open("logits.json");
-	struct requantised file = requantise(real_model_path(), DTYPE_F32);
-	struct forward_run one = run_on_gpu(file.path, 1, 1), rows = run_on_gpu(file.path, 256, 0);
-	one.kv_type = rows.kv_type = KN_KV_F32;
-	one.n_sequences = 1;
-	golden_logits_check("F32, one row a step", &one, root, root, bounds_of_f32);
-	golden_logits_check("F32, 256 rows a step", &rows, root, root, bounds_of_f32);
-	requantised_release(&file);
+	check_requantised(DTYPE_F32, KN_KV_F32, "F32", root, root, bounds_of_f32);
 	json_free(root);
 }
 
@@ -119,12 +129,7 @@ static void logits_of_bf16_weights_agree_with_transformers_in_bf16(void **state)
 {
 	need_model();
 	struct json *root = golden_logits_open("types.json");
-	struct requantised file = requantise(real_model_path(), DTYPE_BF16);
-	struct forward_run one = run_on_gpu(file.path, 1, 1), rows = run_on_gpu(file.path, 256, 0);
-	one.n_sequences = 1;
-	golden_logits_check("BF16, one row a step, and bf16 transformers", &one, root, json_get(root, "bf16"), bounds_to_bf16);
-	golden_logits_check("BF16, 256 rows a step, and bf16 transformers", &rows, root, json_get(root, "bf16"), bounds_to_bf16);
-	requantised_release(&file);
+	check_requantised(DTYPE_BF16, KN_KV_F16, "BF16 and bf16 transformers", root, json_get(root, "bf16"), bounds_to_bf16);
 	json_free(root);
 }
 

@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "tests/support/roles.h"
@@ -45,15 +46,25 @@ static void a_budget_of_launches_keeps_room_for_the_confirmation(void **state)
 	run_bed_close(&bed);
 }
 
+/* Eight blocks, for which so many seconds are far too few. */
+static void open_with_seconds(struct run_bed *bed, const char *seconds)
+{
+	struct stub_experiment options = one_candidate;
+	char protocol[160];
+	snprintf(protocol, sizeof protocol,
+		"{\"blocks\": 8, \"max_blocks\": 8, \"runs_per_launch\": 1, \"budget_s\": %s, "
+		"\"warmup\": {\"requests_per_slot\": 0}}",
+		seconds);
+	options.protocol = protocol;
+	run_bed_open(bed, &options);
+}
+
 static void a_time_budget_ends_the_run_after_the_block_that_spent_it(void **state)
 {
 	struct run_bed bed;
 	struct json *document = NULL;
 	struct text errors = {0};
-	struct stub_experiment options = one_candidate;
-	options.protocol = "{\"blocks\": 8, \"max_blocks\": 8, \"runs_per_launch\": 1, \"budget_s\": 0.001, "
-			   "\"warmup\": {\"requests_per_slot\": 0}}";
-	run_bed_open(&bed, &options);
+	open_with_seconds(&bed, "0.001");
 	assert_int_equal(run(&bed, NULL, &document, &errors), 2);
 	assert_non_null(strstr(text_str(&errors), "the time budget of 0.001 s is spent after block 1"));
 	run_bed_expect(document, "speculation", "ngram", "neutral", NULL);
@@ -70,10 +81,7 @@ static void a_time_budget_does_not_begin_anew_with_resume(void **state)
 	struct run_bed bed;
 	struct json *document = NULL;
 	struct text errors = {0};
-	struct stub_experiment options = one_candidate;
-	options.protocol = "{\"blocks\": 8, \"max_blocks\": 8, \"runs_per_launch\": 1, \"budget_s\": 0.1, "
-			   "\"warmup\": {\"requests_per_slot\": 0}}";
-	run_bed_open(&bed, &options);
+	open_with_seconds(&bed, "0.1");
 	assert_int_equal(run(&bed, NULL, &document, &errors), 2);
 	json_free(document);
 	assert_int_equal(run(&bed, "--resume", &document, &errors), 2);

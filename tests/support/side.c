@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 #include <math.h>
+#include <string.h>
 
 #include "base/mem.h"
 #include "base/random.h"
@@ -14,6 +15,21 @@ void side_ok(enum status status, const struct err *err)
 {
 	if (status)
 		fail_msg("%s", err->text);
+}
+
+void side_open(struct side *side, const struct kn_options *options)
+{
+	struct err err = {0};
+	side_ok(side->kn->create(options, &side->backend, &err), &err);
+}
+
+int side_every(int argc, char **argv)
+{
+	if (argc > 1 && strcmp(argv[1], "few") == 0)
+		return 5;
+	if (argc > 1)
+		cmocka_set_test_filter(argv[1]);
+	return 1;
 }
 
 void *side_put(const struct side *side, const void *values, size_t bytes)

@@ -16,6 +16,13 @@ struct side {
 /* Fails the running test with the error's text when status is one. */
 void side_ok(enum status status, const struct err *err);
 
+/* Makes the backend, which lives to the process's end. */
+void side_open(struct side *side, const struct kn_options *options);
+
+/* For programs with the usage PROGRAM [few | pattern of test names]: of how many cases one is to be run, 1 or with "few" 5. A
+ * pattern becomes the filter of tests. */
+int side_every(int argc, char **argv);
+
 /* Memory of the backend with a copy of values; NULL: zeros. The caller releases it, or leaves it to the process's end. */
 void *side_put(const struct side *side, const void *values, size_t bytes);
 
