@@ -24,6 +24,6 @@ mkdir -p "$out/experiments" "$out/tools" "$out/tests/golden"
 cp -R experiments/h200-*.json experiments/schema.json experiments/prompts "$out/experiments/"
 # What the tests read, run from the bundle's folder. The real model (98 MB) does not travel: put it in models/ there for the rest of them.
 cp -R tests/golden/families tests/golden/logits tests/golden/text "$out/tests/golden/"
-cp tools/random_model.py tools/start_time.py tools/bench_transformers.py "$out/tools/"
+cp tools/random_model.py tools/random_gguf.py tools/start_time.py tools/bench_transformers.py "$out/tools/"
 cp tools/gpu-run.sh "$out/run.sh"
 du -sh "$out"

@@ -8,6 +8,8 @@
 #                default "fp8-row fp8-block"): gpu-bench.json
 #   start        an 8B folder in the page cache, from the start of the server to the first token: gpu-start.json (15 GB of memory, numpy)
 #   peers        SmolLM2-135M's shape beside compiled transformers: gpu-peers.json (torch, transformers)
+#   llama        8B in GGUF files through llama.cpp's llama-bench, named by LLAMA_BENCH, and through HTTP: gpu-llama.json (KINDS, default
+#                "q8_0 q4_k_m bf16"; up to 17 GB of memory, numpy and gguf)
 #   experiments  experiments/h200-*.json, or those that ONLY names, each as a record (QUICK=1: a first look)
 set -uo pipefail
 
@@ -249,6 +251,31 @@ run_peers() {
 	return $status
 }
 
+# --- llama ----------------------------------------------------------------------------------------------------------
+
+# Both engines read the same file, one after the other.
+run_llama() {
+	local status=0 kind
+	rm -f "$out"/llama-*.json
+	command -v "${LLAMA_BENCH:-}" >/dev/null || { echo "LLAMA_BENCH names no program: build llama.cpp's llama-bench"; return 1; }
+	for kind in ${KINDS:-q8_0 q4_k_m bf16}; do
+		make_models_folder 18
+		if python3 tools/random_gguf.py llama-8b "$kind" "$models/8b.gguf"; then
+			timeout 300 "$LLAMA_BENCH" -m "$models/8b.gguf" -ngl 99 -fa 1 -ub 2048 -b 4096 -p 512,4096 -n 128 -r 3 -o json \
+				>"$out/llama-$kind.json" 2>"$out/llama-$kind.log" || status=1
+			grep -E '"(n_prompt|n_gen|avg_ts)"' "$out/llama-$kind.json" | tr -d '\n '
+			echo " llama.cpp, $kind"
+			bench_shape "llama-8b-$kind" "$models/8b.gguf" 32 1 || status=1
+		else
+			status=1
+		fi
+		forget_models
+	done
+	printf '{"machine":"%s","engine":"%s","date":"%s","rows":[%s]%s}\n' "$(machine)" "$(./verdict-engine --version)" \
+		"$(date -u +%F)" "$rows" "$(members "$out"/llama-*.json)" >"$out/gpu-llama.json"
+	return $status
+}
+
 # --- experiments ----------------------------------------------------------------------------------------------------
 
 run_experiments() {
@@ -265,7 +292,7 @@ run_experiments() {
 }
 
 case $what in
-test | sanitize | bench | start | peers | experiments) need_gpu ;;
+test | sanitize | bench | start | peers | llama | experiments) need_gpu ;;
 esac
 case $what in
 test) run_tests ;;
@@ -273,6 +300,7 @@ sanitize) run_sanitizer ;;
 bench) run_benches ;;
 start) run_starts ;;
 peers) run_peers ;;
+llama) run_llama ;;
 experiments) run_experiments ;;
-*) sed -n '3,13s/^# //p' "$script" >&2; exit 2 ;;
+*) sed -n '3,15s/^# //p' "$script" >&2; exit 2 ;;
 esac

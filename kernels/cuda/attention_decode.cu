@@ -286,7 +286,7 @@ static __device__ __forceinline__ bool is_last_split(const struct decode_row &r,
  * Cached keys of the first tiles are asked for before the wait for the kernel in front: no kernel of this step writes them.
  * Steps are apart: a step's first kernel (exchange.cu) waits for the end of the step before, and the others of the step for its own. */
 template <int HEAD_DIM, int SLOTS>
-__global__ void __launch_bounds__(decode_shape<HEAD_DIM>::THREADS, HEAD_DIM <= 128 ? 2 : 1)
+static __global__ void __launch_bounds__(decode_shape<HEAD_DIM>::THREADS, HEAD_DIM <= 128 ? 2 : 1)
 	attention_decode_kernel(const struct kn_attention a, const struct attention_cut cut, float *partials, uint32_t *tickets)
 {
 	using shape = decode_shape<HEAD_DIM>;

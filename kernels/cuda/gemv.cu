@@ -1,7 +1,6 @@
 /* Launch of the one-row product: constants per number of columns, chosen by measurement (see NOTES.md). */
 #include "kernels/cuda/gemv.cuh"
 
-#define GEMV_COLS_MAX (28 * CUDA_WARP * 8 * 4) /* of the widest kernel below */
 #define GEMV_SHARED_BYTES_MAX (48 << 10) /* what a kernel gets without asking for more */
 
 /* How a product of some number of columns is cut. */
@@ -41,7 +40,7 @@ enum status kn_cuda_gemv(struct kn_backend *backend, const struct kn_matmul *arg
 {
 	const struct kn_matrix *w = args->w;
 	const struct gemv_cut cut = cut_of(w->cols);
-	ASSERT(w->cols % 8 == 0 && w->cols <= GEMV_COLS_MAX);
+	ASSERT(w->cols % 8 == 0 && w->cols <= ONE_ROW_COLS_MAX);
 	struct gemv_args gemv = {};
 	gemv.weights = w->data;
 	gemv.x = args->x;

@@ -107,7 +107,7 @@ static __device__ __forceinline__ void load_row(
 
 /* Block: (WARPS * CUDA_WARP) threads. Shared: partial sums [rows_per_block + 1][WARPS]; the extra line is the sum of squares. */
 template <enum pack_form FORM, int WARPS, int CHUNKS, int ROWS, int BLOCKS_PER_SM>
-__global__ void __launch_bounds__(WARPS *CUDA_WARP, BLOCKS_PER_SM) gemv_kernel(const struct gemv_args args)
+static __global__ void __launch_bounds__(WARPS *CUDA_WARP, BLOCKS_PER_SM) gemv_kernel(const struct gemv_args args)
 {
 	extern __shared__ float partials[];
 	const int warp = threadIdx.x / CUDA_WARP, lane = threadIdx.x % CUDA_WARP;
