@@ -12,8 +12,8 @@
 #include "kernels/kn.h"
 
 #define CUDA_WARP 32
-/* Columns of kn_cuda_gemv: its widest kernel has 28 warps, whose threads have 4 times 8 columns. Wider products of one row take the kernels
- * for several. */
+/* Columns of kn_cuda_gemv: its widest kernel has 28 warps, whose threads have 4 times 8 columns. Wider products of one row take the
+ * kernels for several. */
 #define ONE_ROW_COLS_MAX 28672
 
 struct kn_backend {
