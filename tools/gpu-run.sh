@@ -80,13 +80,12 @@ run_tests() {
 
 # Lines by which compute-sanitizer tells an error in a kernel.
 findings='^========= (Invalid|Misaligned|Uninitialized|Error|Warning: Race|Race|Barrier|Divergent|Warpgroup|Program hit)'
-# What it tells of the GEMM library's own kernels is not counted: racecheck finds hazards in its kernels for Hopper, nvjet_*.
+# What it tells of the GEMM library's own kernels is not counted: racecheck finds hazards in its kernels for Hopper, nvjet_*. They are not left
+# out by --kernel-name-exclude: with that, racecheck ended with an internal error of its own.
 library='nvjet_|cublas'
 
 sanitize_one() { # TOOL PROGRAM LOG
-	local leave_out=()
-	[ "$1" = racecheck ] && leave_out=(--kernel-name-exclude kernel_substring=nvjet_)
-	timeout --kill-after=5 "$limit_s" compute-sanitizer --tool "$1" "${leave_out[@]}" "$2" few >"$3" 2>&1 </dev/null
+	timeout --kill-after=5 "$limit_s" compute-sanitizer --tool "$1" "$2" few >"$3" 2>&1 </dev/null
 	echo "status $?" >>"$3"
 }
 
