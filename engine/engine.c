@@ -69,10 +69,10 @@ static void log_plan(const struct memplan *plan)
 	const struct memplan_request *request = &plan->request;
 	log_info("memory",
 		"%s; weights %.1f MiB, workspace %.1f, step plans up to %.1f, collectives and logits %.1f, KV cache %.1f (%d "
-		"blocks)",
+		"blocks), left %.1f (reserve %.1f)",
 		plan->fraction_why, (double)request->weights_bytes / MIB, (double)request->workspace_bytes / MIB,
 		(double)request->plans_bytes / MIB, (double)(request->collectives_bytes + request->logits_bytes) / MIB,
-		(double)plan->kv_bytes / MIB, plan->n_blocks);
+		(double)plan->kv_bytes / MIB, plan->n_blocks, (double)plan->left_bytes / MIB, (double)plan->reserve_bytes / MIB);
 	if (plan->warning[0])
 		log_warn("memory", "%s", plan->warning);
 }

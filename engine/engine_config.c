@@ -55,9 +55,11 @@ static void add_shape(const struct engine *engine, struct json *settings)
 	add_setting(settings, "device", json_new_string(setup->rank.device), asked->device, whys->device);
 	add_number(settings, "tp", setup->rank.world, asked->tp, false, "as asked or default");
 	add_number(settings, "threads", setup->rank.threads, asked->threads, true, whys->threads);
-	bool best = text_equal(asked->isa, "auto");
+	bool best = text_equal(asked->isa, "auto"), on_gpu = text_equal(setup->rank.device, "cuda");
 	add_setting(settings, "isa", json_new_string(best ? forward_describe(rank_forward(engine->rank)) : asked->isa), asked->isa,
-		best ? "auto: the best that this CPU has" : "as asked");
+		on_gpu         ? "not used: the GPU computes"
+			: best ? "auto: the best that this CPU has"
+			       : "as asked");
 	add_setting(settings, "kv_type", json_new_string(setup->rank.kv_type == KN_KV_F32 ? "f32" : "f16"), asked->kv_type,
 		whys->kv_type);
 	add_number(settings, "max_model_len", setup->rank.max_model_len, asked->max_model_len, true, whys->max_model_len);

@@ -225,11 +225,12 @@ enum status memplan_compute(const struct memplan_request *request, struct mempla
 	uint64_t used = out->fixed_bytes + out->kv_bytes, available = available_of(request);
 	if (used > takeable_of(request))
 		return refuse_unfree(out, err);
-	if (available - used < out->reserve_bytes)
+	out->left_bytes = available - used;
+	if (out->left_bytes < out->reserve_bytes)
 		snprintf(out->warning, sizeof out->warning,
 			"only %.0f MiB of %.0f MiB are left for everything else, less than the reserve of %.0f MiB: "
 			"the system may swap or end the server; --mem-fraction auto leaves the reserve",
-			(double)(available - used) / MIB, (double)request->total_bytes / MIB, (double)out->reserve_bytes / MIB);
+			(double)out->left_bytes / MIB, (double)request->total_bytes / MIB, (double)out->reserve_bytes / MIB);
 	return STATUS_OK;
 }
 
@@ -244,6 +245,7 @@ struct json *memplan_json(const struct memplan *plan)
 		{"available_bytes", available_of(request)},
 		{"budget_bytes", plan->budget_bytes},
 		{"reserve_bytes", plan->reserve_bytes},
+		{"left_bytes", plan->left_bytes},
 		{"weights_bytes", request->weights_bytes},
 		{"workspace_bytes", request->workspace_bytes},
 		{"plans_bytes", request->plans_bytes},

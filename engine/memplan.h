@@ -27,6 +27,7 @@ struct memplan {
 	struct memplan_request request; /* its strings must outlive the plan */
 	double fraction; /* in effect */
 	uint64_t reserve_bytes; /* what auto leaves to the rest of the machine */
+	uint64_t left_bytes; /* what this plan leaves of all that is free, the reserve among it */
 	uint64_t budget_bytes; /* fraction * total */
 	uint64_t fixed_bytes; /* everything but KV */
 	uint64_t kv_bytes;

@@ -79,7 +79,8 @@ static void append_machine_options(struct engine_options *o, struct option *tabl
 		{"rank-timeout-ms", OPTION_I64, &o->rank_timeout_ms, 100, TIMEOUT_MS_MAX, "N",
 			"Longest wait of one rank for another before the server ends (default 30000)."},
 		{"mem-budget", OPTION_STRING, &o->mem_budget_text, 0, 0, "BYTES",
-			"Memory that fractions are fractions of, as 2GiB or 500MB (default: physical memory or the cgroup limit)."},
+			"Memory that fractions are fractions of, as 2GiB or 500MB (default: the GPU's, or physical memory or the "
+			"cgroup limit); less than a GPU has makes it stand for a smaller one."},
 		{"kv-type", OPTION_STRING, &o->kv_type, 0, 0, "f16|f32", "Stored form of keys and values (default f16)."},
 	};
 	memcpy(table + *count, list, sizeof list);

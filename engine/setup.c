@@ -84,6 +84,8 @@ static void resolve_threads(const struct engine_options *options, struct setup *
 		why(out->whys.threads, "auto: %d CPUs shared by %lld ranks, at most %d each", cpus, options->tp,
 			THREADS_DEFAULT_MAX);
 	}
+	if (text_equal(out->rank.device, "cuda"))
+		why(out->whys.threads, "not used: the GPU computes");
 	out->rank.spins = wait_default_spins(out->rank.world * out->rank.threads);
 }
 

@@ -150,13 +150,33 @@ stop_server() {
 	server=
 }
 rows=
+# Seconds that steps took and seconds between them, of the GPU's clock, since the server began.
+device_seconds() {
+	(exec 3<>"/dev/tcp/127.0.0.1/$port" && printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3 && timeout 10 awk '
+		/^verdict_device_seconds_total / { busy = $2 } /^verdict_device_gap_seconds_total / { gap = $2 }
+		END { printf "%.9f %.9f", busy, gap }' <&3)
+}
 bench_row() { # MODEL CONCURRENCY OUTPUT_TOKENS and more of verdict bench
-	local model=$1 concurrency=$2 tokens=$3 json
+	local model=$1 concurrency=$2 tokens=$3 json before between
 	shift 3
+	before=$(device_seconds)
 	json=$(timeout 300 ./verdict bench "http://127.0.0.1:$port" --warmup 1 --runs 3 --prompt Hello --output-tokens "$tokens" \
 		--concurrency "$concurrency" --json "$@") || return 1
-	printf '%-22s %4s in flight  %s\n' "$model" "$concurrency" "$(grep -oE '"tok_per_s":[^,}]*' <<<"$json" | tail -n 1)"
-	rows+="${rows:+,}{\"model\":\"$model\",\"concurrency\":$concurrency,\"bench\":$json}"
+	between=$(awk '{ all = $3 + $4 - $1 - $2; if (all > 0) printf "%.4f", ($4 - $2) / all; else printf "null" }' \
+		<<<"$before $(device_seconds)")
+	printf '%-22s %4s in flight  %s, between steps %s of the time\n' "$model" "$concurrency" \
+		"$(grep -oE '"tok_per_s":[^,}]*' <<<"$json" | tail -n 1)" "$between"
+	rows+="${rows:+,}{\"model\":\"$model\",\"concurrency\":$concurrency,\"between_steps_frac\":$between,\"bench\":$json}"
+}
+# Tokens of a prompt a second, from the request to its first token. The prompts have some five tokens a word and are never the same.
+bench_prefill() { # MODEL WORDS
+	local json rate
+	json=$(timeout 300 ./verdict bench "http://127.0.0.1:$port" --warmup 1 --runs 3 --prompt-tokens "$2" --output-tokens 1 --json) ||
+		return 1
+	rate=$(awk -F'[:,]' '/"overall"/ { in_all = 1 } in_all && /"prompt_tokens"/ && !tokens { tokens = $2 }
+		in_all && /"seconds"/ && !seconds { seconds = $2 } END { printf "%.1f", tokens / seconds }' <<<"$json")
+	printf '%-22s prompts of %s words  %s tokens/s to the first token\n' "$1" "$2" "$rate"
+	rows+="${rows:+,}{\"model\":\"$1\",\"prompt_words\":$2,\"prefill_tok_per_s\":$rate,\"bench\":$json}"
 }
 
 # A folder for models made here: in memory where that has room.
@@ -184,6 +204,15 @@ bench_shape() { # NAME MODEL GRAPH_MAX_BS CONCURRENCY...
 	return $status
 }
 
+# A chunk takes a whole prompt of 709 words, which are about 4,100 tokens.
+bench_long_prompts() { # NAME MODEL
+	local status=0
+	start_server "$2" --max-num-seqs 1 --graph-max-bs 1 --max-model-len 8192 --chunk-tokens 8192 || return 1
+	bench_prefill "$1" 709 || status=1
+	stop_server
+	return $status
+}
+
 # JSON files, each as a member named like its file.
 members() {
 	local file
@@ -201,6 +230,7 @@ run_benches() {
 		./bench_step $shape cuda 50 --json "$out/bench-step-$shape.json" || status=1
 	done
 	bench_shape llama-8b-bf16 shape:llama-8b-bf16 128 1 8 32 128 || status=1
+	bench_long_prompts llama-8b-bf16 shape:llama-8b-bf16 || status=1
 	bench_shape llama-1b-bf16 shape:llama-1b-bf16 32 1 32 || status=1
 	bench_shape smollm2-135m-bf16 shape:smollm2-135m-bf16 32 1 || status=1
 	for kind in q8_0 q4_k_m; do

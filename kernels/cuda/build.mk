@@ -1,8 +1,8 @@
 # GPU side: the CUDA backend as one shared library, and programs that find it beside them under build/cuda/. Included by the Makefile.
-# Machine code for Hopper, PTX for newer chips, machine code for one older generation.
+# Machine code for Hopper (9.0) and for one older generation (8.0 to 8.9), PTX for what came after Hopper (10.0 and later).
 
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(NVCC))
-CUDA_ARCHS ?= -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90 -gencode arch=compute_90,code=compute_90
+CUDA_ARCHS ?= -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90 -gencode arch=compute_100,code=compute_100
 NVCC_FLAGS = -std=c++17 -O3 -lineinfo -I. $(CUDA_ARCHS) -Xcompiler -fPIC,-Wall,-Wextra,-Wno-missing-field-initializers
 CUDA_LIBS := -L$(CUDA_HOME)/lib64 -lcublasLt -lcudart_static -lstdc++ -ldl -lrt
 CUDA_RPATH := -Wl,--disable-new-dtags,-rpath,'$$ORIGIN' -Wl,-rpath,$(CUDA_HOME)/lib64

@@ -247,9 +247,10 @@ static void the_plan_as_json_has_every_term(void **state)
 	struct memplan plan;
 	assert_int_equal(memplan_compute(&request, &plan, NULL), STATUS_OK);
 	struct json *json = memplan_json(&plan);
-	static const char *const keys[] = {"total_bytes", "budget_bytes", "reserve_bytes", "weights_bytes", "workspace_bytes",
-		"plans_bytes", "collectives_bytes", "logits_bytes", "kv_bytes", "kv_block_bytes", "kv_blocks", "mem_fraction",
-		"min_mem_fraction"};
+	assert_int_equal(plan.fixed_bytes + plan.kv_bytes + plan.left_bytes, 2048 * MIB);
+	static const char *const keys[] = {"total_bytes", "budget_bytes", "reserve_bytes", "left_bytes", "weights_bytes",
+		"workspace_bytes", "plans_bytes", "collectives_bytes", "logits_bytes", "kv_bytes", "kv_block_bytes", "kv_blocks",
+		"mem_fraction", "min_mem_fraction"};
 	for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
 		assert_true(json_is_number(json_get(json, keys[i])));
 	json_free(json);

@@ -226,6 +226,7 @@ static void a_plan_without_memory_is_refused_with_its_size_and_what_others_took(
 	device_twin_fail_plan(0);
 	assert_string_equal(err.code, "not_enough_memory");
 	assert_non_null(strstr(err.text, "step plan of 8 rows"));
+	assert_non_null(strstr(err.text, "the 3 smaller ones hold ")); /* 1, 2, 4; and so many bytes */
 	assert_non_null(strstr(err.text, "lower --graph-max-bs to 4"));
 }
 
@@ -245,6 +246,21 @@ static void memory_that_others_hold_is_seen_and_named(void **state)
 	assert_non_null(strstr(err.text, "the rest is held by pid 7 (python3) 512 MiB"));
 	assert_non_null(strstr(err.text, "lower --mem-fraction to 0.06"));
 	memory_free = 1 << 30;
+}
+
+static void settings_of_cpus_say_that_a_gpu_does_not_use_them(void **state)
+{
+	struct engine_options options = defaults();
+	options.isa = "scalar";
+	options.threads = 2;
+	struct engine *engine = bed_open(&options, NULL);
+	struct json *config = engine_config_json(engine);
+	static const char *const names[] = {"isa", "threads"};
+	for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+		assert_string_equal(
+			json_text(json_get(json_get(json_get(config, "settings"), names[i]), "why")), "not used: the GPU computes");
+	json_free(config);
+	engine_destroy(engine);
 }
 
 static void plan_sizes_end_with_the_cap(void **state)
@@ -280,6 +296,7 @@ int main(void)
 		cmocka_unit_test(steps_above_the_largest_plan_are_counted),
 		cmocka_unit_test(a_plan_without_memory_is_refused_with_its_size_and_what_others_took),
 		cmocka_unit_test(memory_that_others_hold_is_seen_and_named),
+		cmocka_unit_test(settings_of_cpus_say_that_a_gpu_does_not_use_them),
 		cmocka_unit_test(plan_sizes_end_with_the_cap),
 	};
 	return cmocka_run_group_tests(tests, set_up, tear_down);

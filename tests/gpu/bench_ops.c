@@ -145,6 +145,7 @@ static void *stored(enum dtype dtype, int64_t count)
 	for (uint64_t i = 0; i < bytes; i += 8) {
 		uint64_t word = hash64_mix(i);
 		word = dtype == DTYPE_BF16 ? (word & 0x807f807f807f807f) | 0x3c003c003c003c00 : word;
+		word = dtype == DTYPE_F32 ? (word & 0x807fffff807fffff) | 0x3c0000003c000000 : word;
 		word = dtype == DTYPE_F16 ? (word & 0x83ff83ff83ff83ff) | 0x2000200020002000 : word;
 		word = dtype == DTYPE_F8_E4M3 ? word & 0xbfbfbfbfbfbfbfbf : word; /* magnitudes under 2 */
 		memcpy(out + i, &word, 8);
@@ -158,8 +159,9 @@ static void *stored(enum dtype dtype, int64_t count)
 	return out;
 }
 
-/* As many copies as make a round of them larger than the chip's caches by far. 8-bit floats have a scale for each row. */
-static void make_weights(struct bench *b, enum dtype dtype, int64_t rows, int64_t cols)
+/* As many copies as make a round of them larger than the chip's caches by far. 8-bit floats have a scale for each row, or for each
+ * square of that side. */
+static void make_weights(struct bench *b, enum dtype dtype, int64_t rows, int64_t cols, int square)
 {
 	struct err err = {0};
 	struct kn_slice slices[VOCAB / PART_ROWS + 1] = {0};
@@ -176,8 +178,8 @@ static void make_weights(struct bench *b, enum dtype dtype, int64_t rows, int64_
 			.row_end = rows - done < PART_ROWS ? rows - done : PART_ROWS,
 			.col_end = cols,
 			.scales = dtype == DTYPE_F8_E4M3 ? scales : NULL,
-			.scale_rows = dtype == DTYPE_F8_E4M3,
-			.scale_cols = dtype == DTYPE_F8_E4M3 ? cols : 0};
+			.scale_rows = dtype == DTYPE_F8_E4M3 ? square ? square : 1 : 0,
+			.scale_cols = dtype == DTYPE_F8_E4M3 ? square ? square : cols : 0};
 	const uint64_t bytes = b->kn->matrix_bytes_needed(slices, n_slices);
 	for (b->n_w = 0; b->n_w < 2 || (b->n_w < WEIGHTS_MAX && (uint64_t)b->n_w * bytes < (uint64_t)400 << 20); b->n_w++)
 		must(b->kn->matrix_create(b->backend, slices, n_slices, &b->w[b->n_w], &err), &err);
@@ -282,28 +284,49 @@ static struct cost cost_of_product(const struct bench *b, const struct product *
 		.flops = 2.0 * n_rows * (double)(p->rows * p->cols)};
 }
 
+/* Gate and up, of up to as many rows as are still decoded or a short chunk. */
+static void bench_gate_up(struct bench *b, const char *op, enum dtype dtype, int square)
+{
+	static const int counts[] = {1, 8, 32, 128, 512};
+	make_weights(b, dtype, products[2].rows, products[2].cols, square);
+	for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
+		bench_operation(
+			b, op, products[2].name, run_product, &products[2], counts[i], cost_of_product(b, &products[2], counts[i]));
+	forget_weights(b);
+}
+
+/* The product that gives a row the same bits in a step of any size. */
+static void bench_deterministic(struct bench *b)
+{
+	struct err err = {0};
+	struct kn_backend *plain = b->backend;
+	const struct kn_options options = {.threads = 2, .rows_max = ROWS_MAX, .cols_max = FFN, .deterministic = 1};
+	must(b->kn->create(&options, &b->backend, &err), &err);
+	bench_gate_up(b, "matmul BF16, same bits", DTYPE_BF16, 0);
+	b->kn->destroy(b->backend);
+	b->backend = plain;
+}
+
 static void bench_products(struct bench *b)
 {
 	static const int counts[] = {1, 8, 32, 128, 512, 4096};
-	static const enum dtype others[] = {DTYPE_F16, DTYPE_Q8_0, DTYPE_F8_E4M3, DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q4_K, DTYPE_Q6_K};
-	char shape[64];
+	static const enum dtype others[] = {
+		DTYPE_F16, DTYPE_F32, DTYPE_Q8_0, DTYPE_F8_E4M3, DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q4_K, DTYPE_Q6_K};
+	char op[32];
 	for (size_t p = 0; p < sizeof products / sizeof products[0]; p++) {
 		const bool is_head = products[p].rows == VOCAB; /* for rows that are sampled alone */
-		make_weights(b, DTYPE_BF16, products[p].rows, products[p].cols);
-		snprintf(shape, sizeof shape, "%s", products[p].name);
+		make_weights(b, DTYPE_BF16, products[p].rows, products[p].cols, 0);
 		for (size_t i = 0; i < sizeof counts / sizeof counts[0] - (is_head ? 2 : 0); i++)
-			bench_operation(b, "matmul BF16", shape, run_product, &products[p], counts[i],
+			bench_operation(b, "matmul BF16", products[p].name, run_product, &products[p], counts[i],
 				cost_of_product(b, &products[p], counts[i]));
 		forget_weights(b);
 	}
 	for (size_t t = 0; t < sizeof others / sizeof others[0]; t++) {
-		make_weights(b, others[t], products[2].rows, products[2].cols);
-		snprintf(shape, sizeof shape, "matmul %s", dtype_name(others[t]));
-		for (size_t i = 0; i < sizeof counts / sizeof counts[0] - 1; i++)
-			bench_operation(b, shape, products[2].name, run_product, &products[2], counts[i],
-				cost_of_product(b, &products[2], counts[i]));
-		forget_weights(b);
+		snprintf(op, sizeof op, "matmul %s", dtype_name(others[t]));
+		bench_gate_up(b, op, others[t], 0);
 	}
+	bench_gate_up(b, "matmul F8_E4M3 128x128", DTYPE_F8_E4M3, 128);
+	bench_deterministic(b);
 }
 
 /* --- attention -------------------------------------------------------------------------------------------------------- */
@@ -311,6 +334,7 @@ static void bench_products(struct bench *b)
 struct attention {
 	const char *name;
 	int head_dim, context; /* position of decoded rows; 0: a prefill of all rows */
+	enum kn_kv_type kv_type; /* fp32 with heads of at most half the size, so that the cache has room */
 };
 
 static enum status run_attention(struct bench *b, const void *args, int i, int n_rows, struct err *err)
@@ -325,7 +349,7 @@ static enum status run_attention(struct bench *b, const void *args, int i, int n
 		.uniform_groups = 1,
 		.k_cache = b->keys,
 		.v_cache = b->values,
-		.kv_type = KN_KV_F16,
+		.kv_type = a->kv_type,
 		.positions = b->positions,
 		.slots = b->slots + (a->context ? i * n_rows % SLOTS : 0),
 		.block_tables = b->tables,
@@ -350,15 +374,18 @@ static void bench_attention(struct bench *b, const struct attention *a, int n_ro
 	const double pairs = a->context ? keys : (double)n_rows * (n_rows + 1) / 2;
 	const double rows_bytes = 4.0 * n_rows * a->head_dim * (2 * HEADS + 2 * KV_HEADS);
 	bench_operation(b, "attention", a->name, run_attention, a, n_rows,
-		(struct cost){keys * KV_HEADS * a->head_dim * 4 + rows_bytes, pairs * HEADS * a->head_dim * 4});
+		(struct cost){keys * KV_HEADS * a->head_dim * (a->kv_type == KN_KV_F32 ? 8 : 4) + rows_bytes,
+			pairs * HEADS * a->head_dim * 4});
 }
 
 static void bench_attentions(struct bench *b)
 {
-	static const struct attention decode = {"decode, context 200", HEAD_DIM, 200},
-				      longer = {"decode, context 1000", HEAD_DIM, 1000}, prefill = {"prefill", HEAD_DIM, 0},
-				      plain = {"decode, 1000, heads of 80", 80, 1000},
-				      plain_prefill = {"prefill, heads of 80", 80, 0};
+	static const struct attention decode = {"decode, context 200", HEAD_DIM, 200, KN_KV_F16},
+				      longer = {"decode, context 1000", HEAD_DIM, 1000, KN_KV_F16},
+				      prefill = {"prefill", HEAD_DIM, 0, KN_KV_F16},
+				      plain = {"decode, 1000, heads of 80", 80, 1000, KN_KV_F16},
+				      plain_prefill = {"prefill, heads of 80", 80, 0, KN_KV_F16},
+				      wide = {"decode, 1000, fp32, of 64", HEAD_DIM / 2, 1000, KN_KV_F32};
 	static const int counts[] = {1, 8, 32, 128};
 	for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
 		bench_attention(b, &decode, counts[i]);
@@ -369,6 +396,8 @@ static void bench_attentions(struct bench *b)
 	bench_attention(b, &plain, 1);
 	bench_attention(b, &plain, 128);
 	bench_attention(b, &plain_prefill, 512);
+	bench_attention(b, &wide, 1);
+	bench_attention(b, &wide, 128);
 }
 
 /* --- what touches each element once ----------------------------------------------------------------------------------- */
@@ -406,7 +435,7 @@ static void bench_elementwise(struct bench *b)
 	static const enum dtype tables[] = {DTYPE_BF16, DTYPE_Q8_0, DTYPE_Q4_K};
 	for (size_t t = 0; t < sizeof tables / sizeof tables[0]; t++) {
 		char op[32];
-		make_weights(b, tables[t], VOCAB, HIDDEN);
+		make_weights(b, tables[t], VOCAB, HIDDEN, 0);
 		const double row_bytes = (double)b->kn->matrix_bytes(b->w[0]) / VOCAB;
 		snprintf(op, sizeof op, "embed %s", dtype_name(tables[t]));
 		for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)

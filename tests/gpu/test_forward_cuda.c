@@ -195,7 +195,6 @@ int main(int argc, char **argv)
 		cmocka_unit_test(forward_agrees_for_every_stored_type_and_size_of_step),
 		cmocka_unit_test(forward_agrees_for_every_family),
 		cmocka_unit_test(forward_agrees_for_heads_of_any_even_size),
-		cmocka_unit_test(forward_agrees_for_heads_of_any_even_size),
 		cmocka_unit_test(a_step_has_the_same_bits_from_a_plan_and_as_it_comes),
 		cmocka_unit_test(forward_refuses_head_sizes_without_a_kernel),
 	};
