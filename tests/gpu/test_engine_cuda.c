@@ -1,5 +1,6 @@
 /* The whole engine on a GPU: with --deterministic a text, and every logit on its way, has the same bits alone and in any batch,
- * from plans and without, in chunks of any length, with speculation and without; and by default it stays as close as stated. */
+ * from plans and without, in chunks of any length, with speculation and without; drafts are verified from plans; memory plans say
+ * which way to move. How close the default mode stays is in test_forward_cuda.c, test_families_cuda.c and test_smollm2_cuda.c. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
