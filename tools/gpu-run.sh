@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests, the measurements or the experiments of a GPU bundle on the machine it lies on, and writes what came of them as JSON.
 # usage: run.sh WHAT [OUT_DIR]      (OUT_DIR: default the bundle's folder; exit code 0 when all went well, 3 without a GPU)
-#   test         every GPU test, and how many were skipped for lack of the model: gpu-test.json
+#   test         every GPU test, JOBS programs at a time (default 4), and how many were skipped for lack of the model: gpu-test.json
 #   sanitize     the GPU tests (fewer cases of some) under compute-sanitizer, JOBS at a time (default 6), each for LIMIT_S seconds at most
 #                (default 90), with each of TOOLS (default "memcheck racecheck initcheck synccheck"): gpu-sanitize.json
 #   bench        every operation, steps, the GEMM library alone beside them, and speed through HTTP (folders of 9 GB are made for FP8_KINDS,
@@ -44,6 +44,12 @@ limited() { # SECONDS COMMAND...
 	timeout --kill-after=30 "$@" </dev/null &
 	wait $!
 }
+# The same for a job in the background, which is what stop_jobs ends.
+limited_job() { # SECONDS COMMAND...
+	timeout --kill-after=30 "$@" </dev/null &
+	trap 'kill -TERM $! 2>/dev/null; exit 143' TERM
+	wait $!
+}
 stop_jobs() {
 	local running
 	running=$(jobs -pr)
@@ -53,27 +59,48 @@ stop_jobs() {
 
 # --- test -----------------------------------------------------------------------------------------------------------
 
+test_one() { # PROGRAM LOG
+	local begin
+	begin=$(date +%s.%N)
+	limited_job 300 "$1" >"$2" 2>&1
+	echo "status $? seconds $(awk -v a="$begin" -v b="$(date +%s.%N)" 'BEGIN { printf "%.1f", b - a }')" >>"$2"
+}
+
+report_tested() { # PROGRAM LOG: a line and a member of rows; fails when a test did
+	local log=$2 ok bad skipped status seconds
+	read -r _ status _ seconds < <(tail -n 1 "$log")
+	ok=$(grep -cE '^\[       OK \]' "$log")
+	bad=$(grep -E '^\[  FAILED  \] [a-zA-Z0-9_]+$' "$log" | sort -u | wc -l)
+	skipped=$(grep -E '^\[  SKIPPED \] [a-zA-Z0-9_]+$' "$log" | sort -u | wc -l)
+	[ $((ok + bad + skipped)) -eq 0 ] && echo "no test ran" >>"$log" && bad=1
+	[ "$status" -ne 0 ] && [ "$bad" -eq 0 ] && bad=1
+	printf '%-28s %3d passed %3d failed %3d skipped %6s s\n' "$1" "$ok" "$bad" "$skipped" "$seconds"
+	[ "$bad" -ne 0 ] && grep -vE '^\[ (RUN|      OK) | info ' "$log" | head -n 40 | sed 's/^/    /'
+	rows+="${rows:+,}{\"program\":\"${1#./}\",\"passed\":$ok,\"failed\":$bad,\"skipped\":$skipped,\"seconds\":$seconds}"
+	[ "$bad" -eq 0 ]
+}
+
 run_tests() {
-	local failed=0 rows="" program log begin seconds ok bad skipped status
-	log=$(mktemp)
+	local failed=0 program alone=./test_memory_cuda logs
+	rows=
+	logs=$(mktemp -d)
 	for program in ./test_*; do
-		begin=$(date +%s.%N)
-		limited 300 "$program" >"$log" 2>&1
-		status=$?
-		seconds=$(awk -v a="$begin" -v b="$(date +%s.%N)" 'BEGIN { printf "%.1f", b - a }')
-		ok=$(grep -cE '^\[       OK \]' "$log")
-		bad=$(grep -E '^\[  FAILED  \] [a-zA-Z0-9_]+$' "$log" | sort -u | wc -l)
-		skipped=$(grep -E '^\[  SKIPPED \] [a-zA-Z0-9_]+$' "$log" | sort -u | wc -l)
-		[ $((ok + bad + skipped)) -eq 0 ] && echo "no test ran" >>"$log" && bad=1
-		[ $status -ne 0 ] && [ "$bad" -eq 0 ] && bad=1
-		failed=$((failed + bad))
-		printf '%-28s %3d passed %3d failed %3d skipped %6s s\n' "$program" "$ok" "$bad" "$skipped" "$seconds"
-		[ "$bad" -ne 0 ] && grep -vE '^\[ (RUN|      OK) | info ' "$log" | head -n 40 | sed 's/^/    /'
-		rows+="${rows:+,}{\"program\":\"${program#./}\",\"passed\":$ok,\"failed\":$bad,\"skipped\":$skipped,\"seconds\":$seconds}"
+		[ "$program" = $alone ] && continue # plans with the memory of a whole GPU
+		[ "$(jobs -pr | wc -l)" -ge "${JOBS:-4}" ] && wait -n
+		test_one "$program" "$logs/${program#./}" &
 	done
-	rm -f "$log"
-	printf '{"machine":"%s","engine":"%s","tests":[%s]}\n' "$(machine)" "$(./verdict-engine --version)" "$rows" >"$out/gpu-test.json"
-	[ "$failed" -eq 0 ]
+	wait
+	if [ -e $alone ]; then
+		test_one $alone "$logs/${alone#./}" &
+		wait
+	fi
+	for program in ./test_*; do
+		report_tested "$program" "$logs/${program#./}" || failed=1
+	done
+	rm -rf "$logs"
+	printf '{"machine":"%s","engine":"%s","at_a_time":%d,"tests":[%s]}\n' "$(machine)" "$(./verdict-engine --version)" "${JOBS:-4}" "$rows" \
+		>"$out/gpu-test.json"
+	return $failed
 }
 
 # --- sanitize -------------------------------------------------------------------------------------------------------
@@ -85,7 +112,7 @@ findings='^========= (Invalid|Misaligned|Uninitialized|Error|Warning: Race|Race|
 library='nvjet_|cublas'
 
 sanitize_one() { # TOOL PROGRAM LOG
-	timeout --kill-after=5 "$limit_s" compute-sanitizer --tool "$1" "$2" few >"$3" 2>&1 </dev/null
+	limited_job "$limit_s" compute-sanitizer --tool "$1" "$2" few >"$3" 2>&1
 	echo "status $?" >>"$3"
 }
 
