@@ -90,24 +90,34 @@ struct quant_fragments {
 #pragma unroll
 		for (int row = 0; row < 2; row++)
 #pragma unroll
-			for (int depth = 0; depth < 2; depth++) {
-				a[depth][row] = f8_pair(w[row][depth] & 0xffff);
-				a[depth][2 + row] = f8_pair(w[row][depth] >> 16);
-			}
+			for (int depth = 0; depth < 2; depth++)
+				f8_pairs(w[row][depth], &a[depth][row], &a[depth][2 + row]);
 	}
 
-	static __device__ __forceinline__ uint32_t f8_pair(uint32_t bytes)
+	/* The lower two of four values, and the upper two. */
+	static __device__ __forceinline__ void f8_pairs(uint32_t bytes, uint32_t *low, uint32_t *high)
 	{
-		uint32_t pair;
 #if __CUDA_ARCH__ >= 890
-		asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"((uint16_t)bytes));
+		asm("{\n"
+		    ".reg .b16 low, high;\n"
+		    "mov.b32 {low, high}, %2;\n"
+		    "cvt.rn.f16x2.e4m3x2 %0, low;\n"
+		    "cvt.rn.f16x2.e4m3x2 %1, high;\n"
+		    "}"
+			: "=r"(*low), "=r"(*high)
+			: "r"(bytes));
 #else
-		const uint32_t spread = __byte_perm(bytes, 0, 0x1404), factor = 0x5c005c00u; /* 256 */
-		pair = (spread & 0x80008000u) | ((spread >> 1) & 0x3f803f80u);
-		const __half2 value = __hmul2(*(const __half2 *)&pair, *(const __half2 *)&factor);
-		pair = *(const uint32_t *)&value;
+		*low = f8_pair(__byte_perm(bytes, 0, 0x1404));
+		*high = f8_pair(__byte_perm(bytes, 0, 0x3424));
 #endif
-		return pair;
+	}
+
+	/* spread: bytes, each above a zero one. */
+	static __device__ __forceinline__ uint32_t f8_pair(uint32_t spread)
+	{
+		const uint32_t factor = 0x5c005c00u, pair = (spread & 0x80008000u) | ((spread >> 1) & 0x3f803f80u); /* 256 */
+		const __half2 value = __hmul2(*(const __half2 *)&pair, *(const __half2 *)&factor);
+		return *(const uint32_t *)&value;
 	}
 };
 
@@ -167,19 +177,30 @@ template <int ROWS> struct quant_lane {
 	}
 };
 
-/* Scales and minimums of sub-blocks t and t + 4 of a unit of Q4_K, as pairs of f16; low: of row g, high: of row g + 8. */
+/* Scales and minimums of sub-blocks t and t + 4 of a unit of Q4_K, as they are stored. */
 struct quant_scales_q4_k {
-	uint32_t scales_low, scales_high, mins_low, mins_high;
+	uint32_t packed, rest;
 
-	__device__ __forceinline__ quant_scales_q4_k(const uint8_t *unit, int lane)
+	/* Pairs of fp16; low: of row g, high: of row g + 8. */
+	struct halves {
+		uint32_t scales_low, scales_high, mins_low, mins_high;
+	};
+
+	__device__ __forceinline__ void load(const uint8_t *unit, int lane)
 	{
-		const uint32_t packed = *(const uint32_t *)(unit + 2048 + lane * 4);
-		const uint32_t rest = *(const uint16_t *)(unit + 2176 + lane * 2);
+		packed = *(const uint32_t *)(unit + 2048 + lane * 4);
+		rest = *(const uint16_t *)(unit + 2176 + lane * 2);
+	}
+	__device__ __forceinline__ struct halves unpack(void) const
+	{
 		const uint32_t spread = __byte_perm(rest, 0, 0x4140);
-		scales_low = minus(masked_or<0x003f003fu>(packed, F16_1024), F16_1024);
-		mins_low = minus(masked_or<0x003f003fu>(packed >> 6, F16_1024), F16_1024);
-		mins_high = minus(masked_or<0x003f003fu>(spread, F16_1024), F16_1024);
-		scales_high = minus(masked_or<0x00300030u>(spread >> 2, masked_or<0x000f000fu>(packed >> 12, F16_1024)), F16_1024);
+		struct halves out;
+		out.scales_low = minus(masked_or<0x003f003fu>(packed, F16_1024), F16_1024);
+		out.mins_low = minus(masked_or<0x003f003fu>(packed >> 6, F16_1024), F16_1024);
+		out.mins_high = minus(masked_or<0x003f003fu>(spread, F16_1024), F16_1024);
+		out.scales_high =
+			minus(masked_or<0x00300030u>(spread >> 2, masked_or<0x000f000fu>(packed >> 12, F16_1024)), F16_1024);
+		return out;
 	}
 };
 
@@ -257,7 +278,9 @@ template <int ROWS>
 static __device__ __forceinline__ void unit_q4_k(
 	const uint8_t *unit, int index, const struct quant_lane<ROWS> &l, float (&acc)[quant_lane<ROWS>::TILES][4])
 {
-	const struct quant_scales_q4_k scales(unit, l.lane);
+	struct quant_scales_q4_k packed;
+	packed.load(unit, l.lane);
+	const struct quant_scales_q4_k::halves scales = packed.unpack();
 	const uint2 factors = *(const uint2 *)(unit + 2240 + l.g * 8);
 	float sums[quant_lane<ROWS>::TILES][4] = {};
 #pragma unroll

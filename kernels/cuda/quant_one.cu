@@ -4,7 +4,8 @@
  * of stages in shared memory, so loads never stop at a strip's end, and the first ones are under way before the wait for the kernel
  * in front. A block fills a processor, and none takes two, or others would stand idle: what a block does but once, rounding the row
  * above all, costs as much as a tenth of the stream (QUANT_NOTES.md). The warp that needs a slice of the row normalises and rounds
- * it. Sums of the warps meet in shared memory and are added in warp order. */
+ * it; where its part of a strip is a stage or two, its lanes keep what they need of the row in registers. Sums of the warps meet in
+ * shared memory and are added in warp order. */
 #include <math.h>
 
 #include "kernels/cuda/quant_one.cuh"
@@ -21,7 +22,44 @@ static __host__ __device__ constexpr int one_stages(int form)
 	return form == QUANT_Q4_0 || form == QUANT_Q4_1 ? 8 : form == QUANT_Q6_K || form == QUANT_MIXED ? 3 : 4;
 }
 
-/* One strip's product with the warp's columns. STREAM is the form of the whole matrix. */
+/* For how many stages, all that a warp has of a strip, its lanes can keep the row in registers. */
+static __host__ __device__ constexpr int held_most(int form)
+{
+	return form == QUANT_Q6_K || form == QUANT_MIXED ? 0 : form == QUANT_Q4_K ? 1 : 2;
+}
+
+/* Whether a slot is filled again before its weights are worked on: of 8-bit floats alone that was faster. */
+static __host__ __device__ constexpr bool refills_early(int form)
+{
+	return form == QUANT_F8;
+}
+
+/* One stage's product. STREAM is the form of the whole matrix. */
+template <int STREAM, int FORM>
+static __device__ __forceinline__ void next_stage(const struct product_args &args, struct quant_stream &stream,
+	struct quant_ring &ring, const struct one_row<FORM> &row, int n_units, const struct quant_one_lane &lane, float (&acc)[2])
+{
+	struct one_stage<FORM> stage;
+	const uint32_t slot = ring.address + ring.at;
+	copy_async_wait<one_stages(STREAM) - 1>();
+	__syncwarp();
+	stage.load(ring.stages + ring.at, lane);
+	ring.advance(one_stages(STREAM));
+	if (refills_early(STREAM)) {
+		__syncwarp();
+		stream_next<STREAM>(args, stream, slot);
+	}
+	if (n_units == quant_stage_units(FORM))
+		stage.multiply(row, quant_stage_units(FORM), lane, acc);
+	else
+		stage.multiply(row, n_units, lane, acc);
+	if (!refills_early(STREAM)) {
+		__syncwarp();
+		stream_next<STREAM>(args, stream, slot);
+	}
+}
+
+/* One strip's product with the warp's columns. */
 template <int STREAM, int FORM>
 static __device__ __forceinline__ void strip_product(const struct product_args &args, struct quant_stream &stream,
 	struct quant_ring &ring, const struct quant_one_lane &lane, float (&acc)[2])
@@ -29,17 +67,9 @@ static __device__ __forceinline__ void strip_product(const struct product_args &
 	constexpr int UNIT_COLS = quant_unit_cols(FORM), STAGE_COLS = quant_stage_units(FORM) * UNIT_COLS;
 #pragma unroll 1
 	for (int column = stream.col_begin; column < stream.col_end; column += STAGE_COLS) {
-		copy_async_wait<one_stages(STREAM) - 1>();
-		__syncwarp();
-		const int n_units = min(STAGE_COLS, stream.col_end - column) / UNIT_COLS;
-		const uint8_t *stage = ring.stages + ring.at;
-		if (n_units == quant_stage_units(FORM))
-			stage_product<FORM>(stage, column, quant_stage_units(FORM), lane, acc);
-		else
-			stage_product<FORM>(stage, column, n_units, lane, acc);
-		__syncwarp();
-		stream_next<STREAM>(args, stream, ring.address + ring.at);
-		ring.advance(one_stages(STREAM));
+		struct one_row<FORM> row;
+		row.load(column, lane);
+		next_stage<STREAM, FORM>(args, stream, ring, row, min(STAGE_COLS, stream.col_end - column) / UNIT_COLS, lane, acc);
 	}
 }
 
@@ -158,9 +188,11 @@ static __host__ __device__ inline int batch_items(int n_halves, int n_warps)
 	return n_warps == 1 ? 1 : BATCH_STRIPS / n_halves;
 }
 
-/* Block: up to WARPS_MAX warps. Shared: rings of the warps, then sums [2 turns][batch][2 halves][warps][QUANT_SUMS_STRIDE], then
+/* HELD: stages of every warp's part of a strip, whose part of the row is kept in registers; 0: it is read for each stage.
+ * Block: up to WARPS_MAX warps. Shared: rings of the warps, then sums [2 turns][batch][2 halves][warps][QUANT_SUMS_STRIDE], then
  * the panel. */
-template <int FORM> __global__ void __launch_bounds__(WARPS_MAX *CUDA_WARP, 1) quant_one_kernel(const struct product_args args)
+template <int FORM, int HELD>
+__global__ void __launch_bounds__(WARPS_MAX *CUDA_WARP, 1) quant_one_kernel(const struct product_args args)
 {
 	extern __shared__ __align__(128) uint8_t shared[];
 	__shared__ float squares[WARPS_MAX];
@@ -190,6 +222,12 @@ template <int FORM> __global__ void __launch_bounds__(WARPS_MAX *CUDA_WARP, 1) q
 		squares[warp] = slice_squares;
 	__syncwarp();
 
+	constexpr int ROW_FORM = FORM == QUANT_MIXED ? QUANT_Q6_K : FORM; /* mixed ones hold nothing */
+	struct one_row<ROW_FORM> held[HELD > 0 ? HELD : 1];
+#pragma unroll
+	for (int i = 0; i < HELD; i++)
+		held[i].load(stream.col_begin + i * quant_stage_units(ROW_FORM) * quant_unit_cols(ROW_FORM), lane);
+
 	const int row = threadIdx.x % QUANT_STRIP_ROWS, at = threadIdx.x / QUANT_STRIP_ROWS;
 	int turn = 0;
 #pragma unroll 1
@@ -205,7 +243,14 @@ template <int FORM> __global__ void __launch_bounds__(WARPS_MAX *CUDA_WARP, 1) q
 #pragma unroll 1
 			for (int half = 0; half < n_halves; half++) {
 				float acc[2] = {};
-				any_strip_product<FORM>(item + half * args.n_items, args, stream, ring, lane, acc);
+				if constexpr (HELD > 0) {
+#pragma unroll
+					for (int i = 0; i < HELD; i++)
+						next_stage<FORM, FORM>(
+							args, stream, ring, held[i], quant_stage_units(FORM), lane, acc);
+				} else {
+					any_strip_product<FORM>(item + half * args.n_items, args, stream, ring, lane, acc);
+				}
 				store_sums<BYTES>(lane, acc, scale, to);
 				to += n_warps * QUANT_SUMS_STRIDE;
 			}
@@ -237,15 +282,38 @@ static size_t shared_bytes(const struct product_args *args, int form, int n_warp
 
 typedef void product_kernel(const struct product_args);
 
-static product_kernel *const kernels[] = {
-	quant_one_kernel<QUANT_Q4_0>,
-	quant_one_kernel<QUANT_Q4_1>,
-	quant_one_kernel<QUANT_Q8_0>,
-	quant_one_kernel<QUANT_F8>,
-	quant_one_kernel<QUANT_Q4_K>,
-	quant_one_kernel<QUANT_Q6_K>,
-	quant_one_kernel<QUANT_MIXED>,
-};
+/* n_stages: HELD, at most held_most(FORM). */
+template <int FORM> static product_kernel *kernel_holding(int n_stages)
+{
+	constexpr int MOST = held_most(FORM);
+	if (n_stages == 0)
+		return quant_one_kernel<FORM, 0>;
+	return n_stages == 1 ? quant_one_kernel < FORM, MOST < 1 ? MOST : 1 > : quant_one_kernel<FORM, MOST>;
+}
+
+static product_kernel *kernel_of(int form, int n_stages)
+{
+	static product_kernel *(*const of_form[])(int) = {
+		kernel_holding<QUANT_Q4_0>,
+		kernel_holding<QUANT_Q4_1>,
+		kernel_holding<QUANT_Q8_0>,
+		kernel_holding<QUANT_F8>,
+		kernel_holding<QUANT_Q4_K>,
+		kernel_holding<QUANT_Q6_K>,
+		kernel_holding<QUANT_MIXED>,
+	};
+	return of_form[form](n_stages);
+}
+
+/* How many stages every warp has of a strip, when all have as many whole ones, no more than can be held; else 0. */
+static int held_stages(const struct product_args *args, int form, int n_warps)
+{
+	if (held_most(form) == 0)
+		return 0;
+	const int stage_cols = quant_stage_units(form) * quant_unit_cols(form), slice = args->warp_cuts * args->cut_cols;
+	const bool even = args->n_longer_warps == 0 && slice * n_warps == args->padded_cols && slice % stage_cols == 0;
+	return even && slice <= held_most(form) * stage_cols ? slice / stage_cols : 0;
+}
 
 /* Warps of a block; 0 when not even one fits beside the row. */
 static int warps_of(const struct product_args *args, int form, size_t most_bytes)
@@ -278,14 +346,16 @@ cudaError_t quant_one(struct kn_backend *backend, struct product_args *args)
 	const size_t share = most_bytes / (size_t)(per_sm + 1) + 1;
 	dim3 grid(args->n_items < blocks ? args->n_items : blocks), block(n_warps * CUDA_WARP);
 	deal_out(args, n_warps, (int)grid.x);
-	return launch_dependent(backend->stream, grid, block, needed > share ? needed : share, kernels[form], *args);
+	return launch_dependent(backend->stream, grid, block, needed > share ? needed : share,
+		kernel_of(form, held_stages(args, form, n_warps)), *args);
 }
 
 cudaError_t quant_one_init(const struct kn_backend *backend)
 {
 	cudaError_t error = cudaSuccess;
-	for (int form = 0; form <= QUANT_MIXED && !error; form++)
-		error = cudaFuncSetAttribute(
-			kernels[form], cudaFuncAttributeMaxDynamicSharedMemorySize, (int)backend->quant.shared_bytes_max);
+	for (int form = 0; form <= QUANT_MIXED; form++)
+		for (int held = 0; held <= held_most(form) && !error; held++)
+			error = cudaFuncSetAttribute(kernel_of(form, held), cudaFuncAttributeMaxDynamicSharedMemorySize,
+				(int)backend->quant.shared_bytes_max);
 	return error;
 }

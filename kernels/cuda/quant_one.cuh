@@ -115,15 +115,13 @@ struct quant_one_lane {
 		const int2 two = *(const int2 *)(sums + 2 * block);
 		return two.x + two.y;
 	}
-
-	/* Adds block `turn` of four: words of rows g and g + 8. */
-	__device__ __forceinline__ void add_nibbles(int (&c)[4], int turn, uint32_t low, uint32_t high, uint2 b) const
-	{
-		const bool own = g / 2 == turn;
-		mma_bytes(c, low & 0x0f0f0f0fu, high & 0x0f0f0f0fu, low >> 4 & 0x0f0f0f0fu, high >> 4 & 0x0f0f0f0fu, own ? b.x : 0,
-			own ? b.y : 0);
-	}
 };
+
+/* Adds a block: words of rows g and g + 8. */
+static __device__ __forceinline__ void add_nibbles(int (&c)[4], uint32_t low, uint32_t high, uint2 own)
+{
+	mma_bytes(c, low & 0x0f0f0f0fu, high & 0x0f0f0f0fu, low >> 4 & 0x0f0f0f0fu, high >> 4 & 0x0f0f0f0fu, own.x, own.y);
+}
 
 /* What the high and the low column make together, for row g and row g + 8. */
 static __device__ __forceinline__ float2 both_parts(const int (&c)[4])
@@ -131,79 +129,171 @@ static __device__ __forceinline__ float2 both_parts(const int (&c)[4])
 	return make_float2((float)(c[0] * 256 + c[1]), (float)(c[2] * 256 + c[3]));
 }
 
-/* `column`: of the stage's first; n_units: whole units in it. acc: of rows g and g + 8. */
-static __device__ __forceinline__ void stage_q8_0(
-	const uint8_t *stage, int column, int n_units, const struct quant_one_lane &l, float (&acc)[2])
+/* What a lane has of the row for a stage's columns, of which `column` is the first: loaded for each stage, or but once where a warp
+ * has so few columns that its lanes keep theirs. */
+template <int FORM> struct one_row;
+
+/* What a lane takes of a stage. Weights can be in registers before they are worked on, so that the slot is filled again meanwhile.
+ * multiply() gets how many whole units are in it; acc: of rows g and g + 8. */
+template <int FORM> struct one_stage;
+
+/* The 512 bytes of each unit, or of each 512 columns' nibbles, that all lanes share. */
+template <int N>
+static __device__ __forceinline__ void load_words(uint4 (&out)[N], const uint8_t *stage, int step, const struct quant_one_lane &l)
 {
-	const int block = column / 32, offset = -128 * l.sum(block + l.t);
-	const uint2 b = l.bytes(block);
-	int c[4] = {0, offset, 0, offset};
 #pragma unroll
-	for (int i = 0; i < 4; i++) {
-		if (i >= n_units)
-			break;
-		const uint4 a = *(const uint4 *)(stage + i * quant_unit_bytes(QUANT_Q8_0) + l.lane * 16);
-		const bool own = l.g / 2 == i;
-		mma_bytes(c, a.x, a.z, a.y, a.w, own ? b.x : 0, own ? b.y : 0);
-	}
-	const uint32_t factors = *(const uint32_t *)(stage + l.t * quant_unit_bytes(QUANT_Q8_0) + 512 + l.g * 4);
-	const float2 d = to_floats(l.t < n_units ? factors : 0), values = both_parts(c);
-	acc[0] = fmaf(d.x, values.x, acc[0]);
-	acc[1] = fmaf(d.y, values.y, acc[1]);
+	for (int i = 0; i < N; i++)
+		out[i] = *(const uint4 *)(stage + i * step + l.lane * 16);
 }
 
-template <int FORM>
-static __device__ __forceinline__ void stage_q4(
-	const uint8_t *stage, int column, int n_units, const struct quant_one_lane &l, float (&acc)[2])
+/* Bytes of four blocks for a product each, of whose columns a lane has those of one block alone. */
+static __device__ __forceinline__ void keep_own(uint2 (&out)[4], uint2 bytes, const struct quant_one_lane &l)
 {
-	constexpr int UNIT_BYTES = quant_unit_bytes(FORM);
-	const int block = column / 32, sum = l.sum(block + l.t), offset = FORM == QUANT_Q4_0 ? -8 * sum : 0;
-	const uint2 b = l.nibble_bytes(block);
-	int c[4] = {0, offset, 0, offset};
 #pragma unroll
-	for (int i = 0; i < 2; i++) {
-		if (i >= n_units)
-			break;
-		const uint4 a = *(const uint4 *)(stage + i * UNIT_BYTES + l.lane * 16);
-		l.add_nibbles(c, 2 * i, a.x, a.y, b);
-		l.add_nibbles(c, 2 * i + 1, a.z, a.w, b);
-	}
-	const uint8_t *at = stage + l.t / 2 * UNIT_BYTES + 512 + l.g * 8 + l.t % 2 * 4;
-	const bool inside = l.t / 2 < n_units;
-	const float2 d = to_floats(inside ? *(const uint32_t *)at : 0), values = both_parts(c);
-	acc[0] = fmaf(d.x, values.x, acc[0]);
-	acc[1] = fmaf(d.y, values.y, acc[1]);
-	if (FORM == QUANT_Q4_1) {
-		const float2 min = to_floats(inside ? *(const uint32_t *)(at + 64) : 0);
-		acc[0] = fmaf(min.x, (float)sum, acc[0]);
-		acc[1] = fmaf(min.y, (float)sum, acc[1]);
-	}
+	for (int i = 0; i < 4; i++)
+		out[i] = l.g / 2 == i ? bytes : make_uint2(0, 0);
 }
+
+template <> struct one_row<QUANT_Q8_0> {
+	uint2 own[4];
+	int offset;
+
+	__device__ __forceinline__ void load(int column, const struct quant_one_lane &l)
+	{
+		keep_own(own, l.bytes(column / 32), l);
+		offset = -128 * l.sum(column / 32 + l.t);
+	}
+};
+
+template <> struct one_stage<QUANT_Q8_0> {
+	uint4 words[4];
+	uint32_t factors;
+
+	__device__ __forceinline__ void load(const uint8_t *stage, const struct quant_one_lane &l)
+	{
+		load_words(words, stage, quant_unit_bytes(QUANT_Q8_0), l);
+		factors = *(const uint32_t *)(stage + l.t * quant_unit_bytes(QUANT_Q8_0) + 512 + l.g * 4);
+	}
+	__device__ __forceinline__ void multiply(
+		const struct one_row<QUANT_Q8_0> &row, int n_units, const struct quant_one_lane &l, float (&acc)[2]) const
+	{
+		int c[4] = {0, row.offset, 0, row.offset};
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			if (i >= n_units)
+				break;
+			mma_bytes(c, words[i].x, words[i].z, words[i].y, words[i].w, row.own[i].x, row.own[i].y);
+		}
+		const float2 d = to_floats(l.t < n_units ? factors : 0), values = both_parts(c);
+		acc[0] = fmaf(d.x, values.x, acc[0]);
+		acc[1] = fmaf(d.y, values.y, acc[1]);
+	}
+};
+
+struct four_bit_row {
+	uint2 own[4];
+	int sum;
+
+	__device__ __forceinline__ void load(int column, const struct quant_one_lane &l)
+	{
+		keep_own(own, l.nibble_bytes(column / 32), l);
+		sum = l.sum(column / 32 + l.t);
+	}
+};
+
+template <> struct one_row<QUANT_Q4_0> : four_bit_row {
+};
+
+template <> struct one_row<QUANT_Q4_1> : four_bit_row {
+};
+
+template <int FORM> struct four_bit_stage {
+	uint4 words[2];
+	uint32_t factors, mins; /* mins: Q4_1 */
+
+	__device__ __forceinline__ void load(const uint8_t *stage, const struct quant_one_lane &l)
+	{
+		const uint8_t *at = stage + l.t / 2 * quant_unit_bytes(FORM) + 512 + l.g * 8 + l.t % 2 * 4;
+		load_words(words, stage, quant_unit_bytes(FORM), l);
+		factors = *(const uint32_t *)at;
+		mins = FORM == QUANT_Q4_1 ? *(const uint32_t *)(at + 64) : 0;
+	}
+	__device__ __forceinline__ void multiply(
+		const struct one_row<FORM> &row, int n_units, const struct quant_one_lane &l, float (&acc)[2]) const
+	{
+		const int offset = FORM == QUANT_Q4_0 ? -8 * row.sum : 0;
+		int c[4] = {0, offset, 0, offset};
+#pragma unroll
+		for (int i = 0; i < 2; i++) {
+			if (i >= n_units)
+				break;
+			add_nibbles(c, words[i].x, words[i].y, row.own[2 * i]);
+			add_nibbles(c, words[i].z, words[i].w, row.own[2 * i + 1]);
+		}
+		const bool inside = l.t / 2 < n_units;
+		const float2 d = to_floats(inside ? factors : 0), values = both_parts(c);
+		acc[0] = fmaf(d.x, values.x, acc[0]);
+		acc[1] = fmaf(d.y, values.y, acc[1]);
+		if (FORM == QUANT_Q4_1) {
+			const float2 min = to_floats(inside ? mins : 0);
+			acc[0] = fmaf(min.x, (float)row.sum, acc[0]);
+			acc[1] = fmaf(min.y, (float)row.sum, acc[1]);
+		}
+	}
+};
+
+template <> struct one_stage<QUANT_Q4_0> : four_bit_stage<QUANT_Q4_0> {
+};
+
+template <> struct one_stage<QUANT_Q4_1> : four_bit_stage<QUANT_Q4_1> {
+};
+
+template <> struct one_row<QUANT_Q4_K> {
+	uint2 first[4], second[4];
+	float sum, other;
+
+	__device__ __forceinline__ void load(int column, const struct quant_one_lane &l)
+	{
+		const int block = column / 32;
+		keep_own(first, l.nibble_bytes(block), l);
+		keep_own(second, l.nibble_bytes(block + 4), l);
+		sum = (float)l.sum(block + l.t);
+		other = (float)l.sum(block + 4 + l.t);
+	}
+};
 
 /* A result for sub-blocks 0 to 3 and one for 4 to 7; lane t has the scales of sub-blocks t and t + 4. */
-static __device__ __forceinline__ void stage_q4_k(const uint8_t *stage, int column, const struct quant_one_lane &l, float (&acc)[2])
-{
-	const int block = column / 32;
-	const uint2 first = l.nibble_bytes(block), second = l.nibble_bytes(block + 4);
-	int c[4] = {}, e[4] = {};
-#pragma unroll
-	for (int chunk = 0; chunk < 4; chunk++) {
-		const uint4 a = *(const uint4 *)(stage + chunk * 512 + l.lane * 16);
-		l.add_nibbles(c, chunk, a.x, a.y, first);
-		l.add_nibbles(e, chunk, a.z, a.w, second);
+template <> struct one_stage<QUANT_Q4_K> {
+	uint4 words[4];
+	struct quant_scales_q4_k scales;
+	uint2 factors; /* d and dmin of rows g and g + 8 */
+
+	__device__ __forceinline__ void load(const uint8_t *stage, const struct quant_one_lane &l)
+	{
+		load_words(words, stage, 512, l);
+		scales.load(stage, l.lane);
+		factors = *(const uint2 *)(stage + 2240 + l.g * 8);
 	}
-	const struct quant_scales_q4_k scales(stage, l.lane);
-	const uint2 factors = *(const uint2 *)(stage + 2240 + l.g * 8);
-	const float2 low = to_floats(factors.x), high = to_floats(factors.y); /* d and dmin of rows g and g + 8 */
-	const float2 v = both_parts(c), w = both_parts(e);
-	const float2 scale_low = to_floats(scales.scales_low), scale_high = to_floats(scales.scales_high);
-	const float2 min_low = to_floats(scales.mins_low), min_high = to_floats(scales.mins_high);
-	const float sum = (float)l.sum(block + l.t), other = (float)l.sum(block + 4 + l.t);
-	acc[0] = fmaf(low.x, fmaf(scale_low.y, w.x, scale_low.x * v.x), acc[0]);
-	acc[0] = fmaf(-low.y, fmaf(min_low.y, other, min_low.x * sum), acc[0]);
-	acc[1] = fmaf(high.x, fmaf(scale_high.y, w.y, scale_high.x * v.y), acc[1]);
-	acc[1] = fmaf(-high.y, fmaf(min_high.y, other, min_high.x * sum), acc[1]);
-}
+	__device__ __forceinline__ void multiply(
+		const struct one_row<QUANT_Q4_K> &row, int, const struct quant_one_lane &l, float (&acc)[2]) const
+	{
+		int c[4] = {}, e[4] = {};
+#pragma unroll
+		for (int chunk = 0; chunk < 4; chunk++) {
+			add_nibbles(c, words[chunk].x, words[chunk].y, row.first[chunk]);
+			add_nibbles(e, words[chunk].z, words[chunk].w, row.second[chunk]);
+		}
+		const struct quant_scales_q4_k::halves halves = scales.unpack();
+		const float2 low = to_floats(factors.x), high = to_floats(factors.y);
+		const float2 v = both_parts(c), w = both_parts(e);
+		const float2 scale_low = to_floats(halves.scales_low), scale_high = to_floats(halves.scales_high);
+		const float2 min_low = to_floats(halves.mins_low), min_high = to_floats(halves.mins_high);
+		acc[0] = fmaf(low.x, fmaf(scale_low.y, w.x, scale_low.x * v.x), acc[0]);
+		acc[0] = fmaf(-low.y, fmaf(min_low.y, row.other, min_low.x * row.sum), acc[0]);
+		acc[1] = fmaf(high.x, fmaf(scale_high.y, w.y, scale_high.x * v.y), acc[1]);
+		acc[1] = fmaf(-high.y, fmaf(min_high.y, row.other, min_high.x * row.sum), acc[1]);
+	}
+};
 
 /* Four nibbles and the two bits above each: of pairs 0 and 2, or with SECOND of pairs 1 and 3, of a row whose bits were brought to
  * where from_six_bits has those of row g. */
@@ -214,72 +304,101 @@ template <bool SECOND> static __device__ __forceinline__ uint32_t six_bits(uint3
 	return masked_or<0x30003000u>(odd, masked_or<0x00300030u>(even, low));
 }
 
+template <> struct one_row<QUANT_Q6_K> {
+	int block;
+
+	__device__ __forceinline__ void load(int column, const struct quant_one_lane &)
+	{
+		block = column / 32;
+	}
+};
+
 /* A result for each chunk of two sub-blocks, in whose four pairs of columns stand the halves of 16 columns, which have scales of
  * their own. */
-static __device__ __forceinline__ void stage_q6_k(const uint8_t *stage, int column, const struct quant_one_lane &l, float (&acc)[2])
-{
-	const int block = column / 32, depth = l.g / 2 % 2;
-	const uint32_t order = depth ? 0x1404 : 0x4140, next_order = depth ? 0x3424 : 0x4342;
-	const uint32_t *words = l.words + (block + l.g / 4) * 16 + l.g % 2 * 8 + 2 * l.t + depth;
-	const uint8_t *scale_bytes = stage + 3072 + l.g * 32 + l.t;
-	float low = 0.0f, high = 0.0f;
+template <> struct one_stage<QUANT_Q6_K> {
+	uint4 words[4];
+	uint2 bits[4];
+	int scales[8];
+	uint32_t factors;
+
+	__device__ __forceinline__ void load(const uint8_t *stage, const struct quant_one_lane &l)
+	{
+		const uint8_t *scale_bytes = stage + 3072 + l.g * 32 + l.t;
+		load_words(words, stage, 512, l);
 #pragma unroll
-	for (int chunk = 0; chunk < 4; chunk++) {
-		const uint4 quants = *(const uint4 *)(stage + chunk * 512 + l.lane * 16);
-		const uint2 bits = *(const uint2 *)(stage + 2048 + chunk * 256 + l.lane * 8);
-		const uint32_t word = words[chunk * 32];
-		const uint32_t b0 = __byte_perm(word, 0, order), b1 = __byte_perm(word, 0, next_order);
-		const int offset = -32 * l.sums[2 * (block + 2 * chunk) + l.t];
-		int c[4] = {0, offset, 0, offset};
-#pragma unroll
-		for (int b = 0; b < 2; b++) {
-			const uint32_t q = b ? quants.z : quants.x, r = b ? quants.w : quants.y;
-			const uint32_t of_q = b ? bits.y : bits.x, of_r = __funnelshift_r(of_q, of_q, 8);
-			const bool own = l.g / 4 == b;
-			mma_bytes(c, six_bits<false>(q, of_q), six_bits<false>(r, of_r), six_bits<true>(q, of_q),
-				six_bits<true>(r, of_r), own ? b0 : 0, own ? b1 : 0);
+		for (int chunk = 0; chunk < 4; chunk++) {
+			bits[chunk] = *(const uint2 *)(stage + 2048 + chunk * 256 + l.lane * 8);
+			scales[2 * chunk] = scale_bytes[chunk * 8];
+			scales[2 * chunk + 1] = scale_bytes[chunk * 8 + 4];
 		}
-		const float2 values = both_parts(c);
-		low = fmaf((float)((int)scale_bytes[chunk * 8] - 128), values.x, low);
-		high = fmaf((float)((int)scale_bytes[chunk * 8 + 4] - 128), values.y, high);
+		factors = *(const uint32_t *)(stage + 3328 + l.g * 4);
 	}
-	const float2 d = to_floats(*(const uint32_t *)(stage + 3328 + l.g * 4));
-	acc[0] = fmaf(d.x, low, acc[0]);
-	acc[1] = fmaf(d.y, high, acc[1]);
-}
+	__device__ __forceinline__ void multiply(
+		const struct one_row<QUANT_Q6_K> &row, int, const struct quant_one_lane &l, float (&acc)[2]) const
+	{
+		const int depth = l.g / 2 % 2;
+		const uint32_t order = depth ? 0x1404 : 0x4140, next_order = depth ? 0x3424 : 0x4342;
+		const uint32_t *x = l.words + (row.block + l.g / 4) * 16 + l.g % 2 * 8 + 2 * l.t + depth;
+		float low = 0.0f, high = 0.0f;
+#pragma unroll
+		for (int chunk = 0; chunk < 4; chunk++) {
+			const uint32_t word = x[chunk * 32];
+			const uint32_t b0 = __byte_perm(word, 0, order), b1 = __byte_perm(word, 0, next_order);
+			const int offset = -32 * l.sums[2 * (row.block + 2 * chunk) + l.t];
+			int c[4] = {0, offset, 0, offset};
+#pragma unroll
+			for (int b = 0; b < 2; b++) {
+				const uint32_t q = b ? words[chunk].z : words[chunk].x, r = b ? words[chunk].w : words[chunk].y;
+				const uint32_t of_q = b ? bits[chunk].y : bits[chunk].x, of_r = __funnelshift_r(of_q, of_q, 8);
+				const bool own = l.g / 4 == b;
+				mma_bytes(c, six_bits<false>(q, of_q), six_bits<false>(r, of_r), six_bits<true>(q, of_q),
+					six_bits<true>(r, of_r), own ? b0 : 0, own ? b1 : 0);
+			}
+			const float2 values = both_parts(c);
+			low = fmaf((float)(scales[2 * chunk] - 128), values.x, low);
+			high = fmaf((float)(scales[2 * chunk + 1] - 128), values.y, high);
+		}
+		const float2 d = to_floats(factors);
+		acc[0] = fmaf(d.x, low, acc[0]);
+		acc[1] = fmaf(d.y, high, acc[1]);
+	}
+};
+
+template <> struct one_row<QUANT_F8> {
+	uint4 words[4];
+
+	__device__ __forceinline__ void load(int column, const struct quant_one_lane &l)
+	{
+#pragma unroll
+		for (int b = 0; b < 4; b++)
+			words[b] = *(const uint4 *)(l.words + column / 2 + 4 * l.t + b * 16);
+	}
+};
 
 /* Every lane of four gets the same sums. */
-static __device__ __forceinline__ void stage_f8(const uint8_t *stage, int column, const struct quant_one_lane &l, float (&acc)[2])
-{
-	const uint32_t *x = l.words + column / 2 + 4 * l.t;
-	float c[2][4] = {};
-#pragma unroll
-	for (int b = 0; b < 4; b++) {
-		struct quant_fragments f;
-		f.from_f8(*(const uint4 *)(stage + b * 512 + l.lane * 16));
-		const uint4 four = *(const uint4 *)(x + b * 16);
-		mma_f16(c[0], f.a[0], four.x, four.y);
-		mma_f16(c[1], f.a[1], four.z, four.w);
-	}
-	const float scale = *(const float *)(stage + quant_unit_bytes(QUANT_F8)); /* copied there with the unit */
-	acc[0] = fmaf(scale, c[0][0] + c[1][0], acc[0]);
-	acc[1] = fmaf(scale, c[0][2] + c[1][2], acc[1]);
-}
+template <> struct one_stage<QUANT_F8> {
+	uint4 words[4];
+	float factor;
 
-template <int FORM>
-static __device__ __forceinline__ void stage_product(
-	const uint8_t *stage, int column, int n_units, const struct quant_one_lane &l, float (&acc)[2])
-{
-	if (FORM == QUANT_Q4_0 || FORM == QUANT_Q4_1)
-		stage_q4<FORM>(stage, column, n_units, l, acc);
-	else if (FORM == QUANT_Q8_0)
-		stage_q8_0(stage, column, n_units, l, acc);
-	else if (FORM == QUANT_F8)
-		stage_f8(stage, column, l, acc);
-	else if (FORM == QUANT_Q4_K)
-		stage_q4_k(stage, column, l, acc);
-	else
-		stage_q6_k(stage, column, l, acc);
-}
+	__device__ __forceinline__ void load(const uint8_t *stage, const struct quant_one_lane &l)
+	{
+		load_words(words, stage, 512, l);
+		factor = *(const float *)(stage + quant_unit_bytes(QUANT_F8)); /* copied there with the unit */
+	}
+	__device__ __forceinline__ void multiply(
+		const struct one_row<QUANT_F8> &row, int, const struct quant_one_lane &, float (&acc)[2]) const
+	{
+		float c[2][4] = {};
+#pragma unroll
+		for (int b = 0; b < 4; b++) {
+			struct quant_fragments f;
+			f.from_f8(words[b]);
+			mma_f16(c[0], f.a[0], row.words[b].x, row.words[b].y);
+			mma_f16(c[1], f.a[1], row.words[b].z, row.words[b].w);
+		}
+		acc[0] = fmaf(factor, c[0][0] + c[1][0], acc[0]);
+		acc[1] = fmaf(factor, c[0][2] + c[1][2], acc[1]);
+	}
+};
 
 #endif

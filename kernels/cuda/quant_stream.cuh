@@ -137,7 +137,11 @@ static __device__ __forceinline__ void stream_next(const struct product_args &ar
 		const int form = FORM == QUANT_MIXED ? stream.form : FORM;
 		const int stage_bytes = quant_stage_units(form) * quant_unit_bytes(form);
 		const int bytes = stream.stages == 1 ? stream.tail_bytes : stage_bytes;
-		if (FORM == QUANT_MIXED || bytes != stage_bytes)
+		if (FORM == QUANT_MIXED && form == QUANT_Q4_K)
+			copy_stage<quant_unit_bytes(QUANT_Q4_K)>(to, stream.from);
+		else if (FORM == QUANT_MIXED && form == QUANT_Q6_K)
+			copy_stage<quant_unit_bytes(QUANT_Q6_K)>(to, stream.from);
+		else if (FORM == QUANT_MIXED || bytes != stage_bytes)
 			copy_part(to, stream.from, bytes);
 		else
 			copy_stage<FORM == QUANT_MIXED ? 16 : quant_stage_units(FORM) * quant_unit_bytes(FORM)>(to, stream.from);
