@@ -148,36 +148,25 @@ static enum status sum_over_ranks(void *ctx, struct err *err)
 	return forward->comm_ops->allreduce(forward->comm, forward->buffers[BUFFER_PARTIAL], count, err);
 }
 
-/* residual += w * x, where with several ranks w and x are only this rank's columns. */
-static enum status project_into_residual(struct forward *forward, const struct kn_matrix *w, const float *x, int64_t x_stride,
-	struct reduction *reduction, struct err *err)
+/* residual += w * x */
+static struct kn_matmul into_residual(const struct forward *forward, const struct kn_matrix *w, const float *x, int64_t x_stride)
 {
-	const struct kn_ops *kn = forward->options.kn;
-	bool alone = forward->options.world == 1;
-	float *residual = forward->buffers[BUFFER_RESIDUAL], *partial = forward->buffers[BUFFER_PARTIAL];
-	struct kn_matmul product = {
+	return (struct kn_matmul){
 		.w = w,
 		.x = x,
 		.x_stride = x_stride,
-		.epilogue = alone ? KN_ADD : KN_STORE,
-		.y = alone ? residual : partial,
+		.epilogue = KN_ADD,
+		.y = forward->buffers[BUFFER_RESIDUAL],
 		.y_stride = forward->config.hidden,
 		.x_for_w = 1, /* of attend, or of the layer's SwiGLU */
 	};
-	enum status status = kn->matmul(forward->backend, &product, reduction->n_rows, err);
-	if (status != STATUS_OK || alone)
-		return status;
-	status = kn->call(forward->backend, sum_over_ranks, reduction, err);
-	if (status != STATUS_OK)
-		return status;
-	return kn->add(forward->backend, residual, partial, (int64_t)reduction->n_rows * forward->config.hidden, err);
 }
 
 /* y = epilogue(w * norm(residual)) */
-static enum status project_from_residual(struct forward *forward, const struct kn_matrix *w, const float *norm,
-	enum kn_epilogue epilogue, const struct kn_matrix *reader, float *y, int64_t y_stride, int n_rows, struct err *err)
+static struct kn_matmul from_residual(const struct forward *forward, const struct kn_matrix *w, const float *norm,
+	enum kn_epilogue epilogue, const struct kn_matrix *reader, float *y, int64_t y_stride)
 {
-	struct kn_matmul product = {
+	return (struct kn_matmul){
 		.w = w,
 		.x = forward->buffers[BUFFER_RESIDUAL],
 		.x_stride = forward->config.hidden,
@@ -188,7 +177,40 @@ static enum status project_from_residual(struct forward *forward, const struct k
 		.y_stride = y_stride,
 		.reader = reader,
 	};
-	return forward->options.kn->matmul(forward->backend, &product, n_rows, err);
+}
+
+static struct kn_matmul queries_of(const struct forward *forward, int layer)
+{
+	const struct weights_layer *weights = &forward->weights.layers[layer];
+	return from_residual(forward, weights->qkv, weights->attention_norm, KN_STORE, NULL, forward->buffers[BUFFER_QKV],
+		qkv_width(&forward->config, &forward->shard));
+}
+
+/* Products of which each reads what the one before wrote. Where w and x of one that adds to the residual are only this rank's
+ * columns, the ranks' results are summed behind it. */
+static enum status run_products(
+	struct forward *forward, const struct kn_matmul *products, int count, struct reduction *reduction, struct err *err)
+{
+	const struct kn_ops *kn = forward->options.kn;
+	float *partial = forward->buffers[BUFFER_PARTIAL];
+	if (forward->options.world == 1)
+		return kn->matmul_chain(forward->backend, products, count, reduction->n_rows, err);
+	enum status status = STATUS_OK;
+	for (int i = 0; i < count && status == STATUS_OK; i++) {
+		struct kn_matmul product = products[i];
+		bool is_sum = product.epilogue == KN_ADD;
+		if (is_sum) {
+			product.epilogue = KN_STORE;
+			product.y = partial;
+		}
+		status = kn->matmul(forward->backend, &product, reduction->n_rows, err);
+		if (status == STATUS_OK && is_sum)
+			status = kn->call(forward->backend, sum_over_ranks, reduction, err);
+		if (status == STATUS_OK && is_sum)
+			status = kn->add(
+				forward->backend, products[i].y, partial, (int64_t)reduction->n_rows * forward->config.hidden, err);
+	}
+	return status;
 }
 
 static enum status adjust_heads(struct forward *forward, const struct weights_layer *weights, int n_rows, struct err *err)
@@ -234,44 +256,35 @@ static enum status attend(struct forward *forward, int layer, int n_rows, struct
 	return forward->options.kn->attention(forward->backend, &attention, n_rows, err);
 }
 
+/* From the layer's queries, keys and values to those of the next. */
 static enum status run_layer(struct forward *forward, int layer, struct reduction *reduction, struct err *err)
 {
 	const struct weights_layer *weights = &forward->weights.layers[layer];
-	float *qkv = forward->buffers[BUFFER_QKV], *ffn = forward->buffers[BUFFER_FFN];
+	float *attended = forward->buffers[BUFFER_ATTENDED], *ffn = forward->buffers[BUFFER_FFN];
 	int64_t attended_width = heads_of(&forward->shard) * forward->config.head_dim, ffn_width = ffn_of(&forward->shard);
-	int n_rows = reduction->n_rows;
-	enum status status = project_from_residual(forward, weights->qkv, weights->attention_norm, KN_STORE, NULL, qkv,
-		qkv_width(&forward->config, &forward->shard), n_rows, err);
-	if (status == STATUS_OK && adjusts_heads(&forward->config))
-		status = adjust_heads(forward, weights, n_rows, err);
+	bool is_last = layer + 1 == forward->config.n_layers;
+	struct kn_matmul products[4] = {
+		into_residual(forward, weights->attention_output, attended, attended_width),
+		from_residual(forward, weights->gate_up, weights->ffn_norm, KN_SWIGLU, weights->down, ffn, ffn_width),
+		into_residual(forward, weights->down, ffn, ffn_width),
+	};
+	if (!is_last)
+		products[3] = queries_of(forward, layer + 1);
+	enum status status = STATUS_OK;
+	if (adjusts_heads(&forward->config))
+		status = adjust_heads(forward, weights, reduction->n_rows, err);
 	if (status == STATUS_OK)
-		status = attend(forward, layer, n_rows, err);
-	if (status == STATUS_OK)
-		status = project_into_residual(
-			forward, weights->attention_output, forward->buffers[BUFFER_ATTENDED], attended_width, reduction, err);
-	if (status == STATUS_OK)
-		status = project_from_residual(
-			forward, weights->gate_up, weights->ffn_norm, KN_SWIGLU, weights->down, ffn, ffn_width, n_rows, err);
-	if (status == STATUS_OK)
-		status = project_into_residual(forward, weights->down, ffn, ffn_width, reduction, err);
-	return status;
+		status = attend(forward, layer, reduction->n_rows, err);
+	return status == STATUS_OK ? run_products(forward, products, is_last ? 3 : 4, reduction, err) : status;
 }
 
 /* row_index NULL: logits of the first n_logits rows. */
 static enum status run_head(struct forward *forward, const int32_t *row_index, int n_logits, struct err *err)
 {
 	float *logits = forward->options.kn->own_memory ? forward->buffers[BUFFER_LOGITS] : forward->options.logits;
-	struct kn_matmul product = {
-		.w = forward->weights.head,
-		.x = forward->buffers[BUFFER_RESIDUAL],
-		.x_stride = forward->config.hidden,
-		.norm_weight = forward->weights.output_norm,
-		.norm_eps = forward->config.norm_eps,
-		.epilogue = KN_STORE,
-		.y = logits + forward->shard.vocab_begin,
-		.y_stride = forward->config.vocab,
-		.row_index = row_index,
-	};
+	struct kn_matmul product = from_residual(forward, forward->weights.head, forward->weights.output_norm, KN_STORE, NULL,
+		logits + forward->shard.vocab_begin, forward->config.vocab);
+	product.row_index = row_index;
 	return forward->options.kn->matmul(forward->backend, &product, n_logits, err);
 }
 
@@ -284,6 +297,10 @@ enum status forward_operations(
 	if (status == STATUS_OK)
 		status = kn->embed(forward->backend, forward->weights.embedding, forward->step.tokens, reduction->n_rows,
 			forward->buffers[BUFFER_RESIDUAL], forward->config.hidden, err);
+	if (status == STATUS_OK) {
+		struct kn_matmul first = queries_of(forward, 0);
+		status = kn->matmul(forward->backend, &first, reduction->n_rows, err);
+	}
 	for (int layer = 0; layer < forward->config.n_layers && status == STATUS_OK; layer++)
 		status = run_layer(forward, layer, reduction, err);
 	if (status == STATUS_OK && n_logits > 0)

@@ -231,6 +231,16 @@ static enum status cpu_matmul(struct kn_backend *backend, const struct kn_matmul
 	return status != STATUS_OK ? status : run_or_record(backend, &op, err);
 }
 
+static enum status cpu_matmul_chain(
+	struct kn_backend *backend, const struct kn_matmul *chain, int count, int n_rows, struct err *err)
+{
+	enum status status = STATUS_OK;
+
+	for (int i = 0; i < count && status == STATUS_OK; i++)
+		status = cpu_matmul(backend, &chain[i], n_rows, err);
+	return status;
+}
+
 static enum status cpu_attention(struct kn_backend *backend, const struct kn_attention *args, int n_rows, struct err *err)
 {
 	struct op op = {.kind = OP_ATTENTION, .n_rows = n_rows, .attention = *args};
@@ -322,6 +332,7 @@ const struct kn_ops kn_cpu_ops = {
 	.plan_destroy = cpu_plan_destroy,
 	.embed = cpu_embed,
 	.matmul = cpu_matmul,
+	.matmul_chain = cpu_matmul_chain,
 	.attention = cpu_attention,
 	.adjust_heads = cpu_adjust_heads,
 	.add = cpu_add,

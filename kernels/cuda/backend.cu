@@ -428,11 +428,20 @@ static enum status cuda_matmul(struct kn_backend *backend, const struct kn_matmu
 		return kn_cuda_gemv(backend, args, err);
 	if (n_rows <= FEW_ROWS_MAX && args->w->form != PACK_F32)
 		return kn_cuda_few(backend, args, n_rows, err);
-	/* That kernel writes fp32 or its weights' own type. */
-	const bool writes_own = !is_prepared_for(args->reader, n_rows) || args->reader->form == args->w->form;
-	if (writes_own && batch_takes(backend, args, n_rows))
-		return kn_cuda_batch(backend, args, n_rows, err);
+	if (batch_takes(backend, args, n_rows))
+		return kn_cuda_batch(backend, args, 1, n_rows, err);
 	return kn_cuda_gemm(backend, args, n_rows, err);
+}
+
+static enum status cuda_matmul_chain(
+	struct kn_backend *backend, const struct kn_matmul *chain, int count, int n_rows, struct err *err)
+{
+	if (!backend->deterministic && n_rows > FEW_ROWS_MAX && batch_takes_chain(backend, chain, count, n_rows))
+		return kn_cuda_batch(backend, chain, count, n_rows, err);
+	enum status status = STATUS_OK;
+	for (int i = 0; i < count && !status; i++)
+		status = cuda_matmul(backend, &chain[i], n_rows, err);
+	return status;
 }
 
 static enum status cuda_call(struct kn_backend *backend, kn_callback callback, void *ctx, struct err *err)
@@ -474,6 +483,7 @@ extern "C" const struct kn_ops kn_cuda_ops = {
 	cuda_plan_destroy,
 	kn_cuda_embed,
 	cuda_matmul,
+	cuda_matmul_chain,
 	kn_cuda_attention,
 	kn_cuda_adjust_heads,
 	kn_cuda_add,

@@ -10,8 +10,12 @@
  * processors at once, on a GPU with is_hopper. */
 bool batch_takes(const struct kn_backend *backend, const struct kn_matmul *args, int n_rows);
 
-/* A product that batch_takes. */
-enum status kn_cuda_batch(struct kn_backend *backend, const struct kn_matmul *args, int n_rows, struct err *err);
+/* The same for products each of which reads what the one before it wrote, with the norms between them in the kernels of the
+ * products: bf16 only. */
+bool batch_takes_chain(const struct kn_backend *backend, const struct kn_matmul *chain, int count, int n_rows);
+
+/* A product that batch_takes, or several that batch_takes_chain. */
+enum status kn_cuda_batch(struct kn_backend *backend, const struct kn_matmul *chain, int count, int n_rows, struct err *err);
 
 /* Makes backend->batch, on a GPU with is_hopper. */
 enum status batch_create(struct kn_backend *backend, struct err *err);

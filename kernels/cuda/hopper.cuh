@@ -36,13 +36,19 @@ static __device__ __forceinline__ void barrier_expect(uint64_t *barrier, int byt
 		     : "memory");
 }
 
+/* Barriers are named by their address too. */
+static __device__ __forceinline__ void barrier_arrive(uint32_t barrier)
+{
+	asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
 static __device__ __forceinline__ void barrier_arrive(uint64_t *barrier)
 {
-	asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+	barrier_arrive(shared_address(barrier));
 }
 
 /* Waits until the phase of this parity is over. */
-static __device__ __forceinline__ void barrier_wait(uint64_t *barrier, int parity)
+static __device__ __forceinline__ void barrier_wait(uint32_t barrier, int parity)
 {
 	asm volatile("{\n"
 		     ".reg .pred done;\n"
@@ -51,9 +57,14 @@ static __device__ __forceinline__ void barrier_wait(uint64_t *barrier, int parit
 		     "@done bra over;\n"
 		     "bra again;\n"
 		     "over:\n"
-		     "}" ::"r"(shared_address(barrier)),
+		     "}" ::"r"(barrier),
 		     "r"(parity)
 		     : "memory");
+}
+
+static __device__ __forceinline__ void barrier_wait(uint64_t *barrier, int parity)
+{
+	barrier_wait(shared_address(barrier), parity);
 }
 
 /* Barrier number id among some threads of the block; waits for all of them, or only announces this thread. */
@@ -109,19 +120,20 @@ static __device__ __forceinline__ void cluster_wait(void)
 	asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-/* Sixteen bytes of the shared memory of another block of the cluster, from the place that address is in this one. */
-static __device__ __forceinline__ float4 load_from_rank(uint32_t address, int rank)
+/* The place in another block's shared memory that address is in this one's. */
+static __device__ __forceinline__ uint32_t at_rank(uint32_t address, int rank)
 {
-	float4 out;
-	asm volatile("{\n"
-		     ".reg .b32 there;\n"
-		     "mapa.shared::cluster.u32 there, %4, %5;\n"
-		     "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n"
-		     "}"
-		     : "=f"(out.x), "=f"(out.y), "=f"(out.z), "=f"(out.w)
-		     : "r"(address), "r"(rank)
+	uint32_t there;
+	asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+	return there;
+}
+
+/* Sixteen bytes into another block's shared memory, announced at a barrier there, which expects them. Both from at_rank. */
+static __device__ __forceinline__ void store_at_rank(uint32_t to, const float (&values)[4], uint32_t barrier)
+{
+	asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
+		     "f"(values[0]), "f"(values[1]), "f"(values[2]), "f"(values[3]), "r"(barrier)
 		     : "memory");
-	return out;
 }
 
 /* --- bulk copies to shared memory --------------------------------------------------------------------------------- */
@@ -136,6 +148,12 @@ static __device__ __forceinline__ void bulk_copy(uint32_t to, const void *from, 
 
 #define HOPPER_READ_ONCE 0x12f0000000000000 /* hint to the L2: first to be evicted. Source: what createpolicy gives for it */
 #define HOPPER_READ_OFTEN 0x14f0000000000000 /* last to be evicted */
+
+/* Fetches what describes a tensor, so that the first copy does not wait for it. */
+static __device__ __forceinline__ void tensor_prefetch(const CUtensorMap *map)
+{
+	asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
 
 /* A box of a tensor of four dimensions; elements outside the tensor come as zeros. */
 static __device__ __forceinline__ void tensor_copy(
@@ -178,6 +196,12 @@ static __device__ __forceinline__ uint64_t tile_along_depth(uint32_t address, in
 static __device__ __forceinline__ uint64_t tile_across_depth(uint32_t address, int part_bytes, int group_bytes)
 {
 	return tile_at(address, part_bytes, group_bytes);
+}
+
+/* The same operand some bytes further; only the lower half holds the address. */
+static __device__ __forceinline__ uint64_t tile_further(uint64_t tile, int bytes)
+{
+	return (tile & 0xffffffff00000000u) | (uint32_t)((uint32_t)tile + (bytes >> 4));
 }
 
 /* Before the first product after accumulators or register operands were written. */

@@ -231,11 +231,13 @@ static enum status step(struct model *m, int n_rows, int n_logits, struct err *e
 	const struct shape *s = m->shape;
 	const struct kn_ops *kn = m->kn;
 	int64_t qkv_width = (int64_t)(s->heads + 2 * s->kv_heads) * s->head_dim, attended = (int64_t)s->heads * s->head_dim;
+	struct kn_matmul qkv = {m->qkv[0], m->residual, s->hidden, m->norm, 1e-5f, KN_STORE, m->qkv_out, qkv_width, NULL, NULL, 0};
 	enum status status = kn->embed(m->backend, m->embedding, m->tokens, n_rows, m->residual, s->hidden, err);
+	if (!status)
+		status = kn->matmul(m->backend, &qkv, n_rows, err);
 	for (int i = 0; i < s->layers && !status; i++) {
+		bool is_last = i + 1 == s->layers;
 		char *keys = m->kv + 2 * (size_t)i * m->kv_layer_bytes;
-		struct kn_matmul qkv = {
-			m->qkv[i], m->residual, s->hidden, m->norm, 1e-5f, KN_STORE, m->qkv_out, qkv_width, NULL, NULL, 0};
 		struct kn_attention attention = {.qkv = m->qkv_out,
 			.out = m->attended,
 			.n_heads = s->heads,
@@ -253,19 +255,15 @@ static enum status step(struct model *m, int n_rows, int n_logits, struct err *e
 			.rope_cos_sin = m->rope,
 			.scale = 0.1f,
 			.reader = m->o[i]};
-		struct kn_matmul o = {m->o[i], m->attended, attended, NULL, 0, KN_ADD, m->residual, s->hidden, NULL, NULL, 1};
-		struct kn_matmul gate_up = {
-			m->gate_up[i], m->residual, s->hidden, m->norm, 1e-5f, KN_SWIGLU, m->ffn, s->ffn, NULL, m->down[i], 0};
-		struct kn_matmul down = {m->down[i], m->ffn, s->ffn, NULL, 0, KN_ADD, m->residual, s->hidden, NULL, NULL, 1};
-		status = kn->matmul(m->backend, &qkv, n_rows, err);
-		if (!status && !m->without_attention)
+		qkv.w = is_last ? NULL : m->qkv[i + 1];
+		const struct kn_matmul chain[] = {
+			{m->o[i], m->attended, attended, NULL, 0, KN_ADD, m->residual, s->hidden, NULL, NULL, 1},
+			{m->gate_up[i], m->residual, s->hidden, m->norm, 1e-5f, KN_SWIGLU, m->ffn, s->ffn, NULL, m->down[i], 0},
+			{m->down[i], m->ffn, s->ffn, NULL, 0, KN_ADD, m->residual, s->hidden, NULL, NULL, 1}, qkv};
+		if (!m->without_attention)
 			status = kn->attention(m->backend, &attention, n_rows, err);
 		if (!status)
-			status = kn->matmul(m->backend, &o, n_rows, err);
-		if (!status)
-			status = kn->matmul(m->backend, &gate_up, n_rows, err);
-		if (!status)
-			status = kn->matmul(m->backend, &down, n_rows, err);
+			status = kn->matmul_chain(m->backend, chain, is_last ? 3 : 4, n_rows, err);
 	}
 	struct kn_matmul head = {m->head, m->residual, s->hidden, m->norm, 1e-5f, KN_STORE, m->logits, s->vocab, NULL, NULL, 0};
 	return status ? status : kn->matmul(m->backend, &head, n_logits, err);

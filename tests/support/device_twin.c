@@ -308,6 +308,15 @@ static enum status twin_matmul(struct kn_backend *backend, const struct kn_matmu
 	return enqueue(backend, &(struct twin_op){.kind = TWIN_MATMUL, .n_rows = n_rows, .matmul = *args});
 }
 
+static enum status twin_matmul_chain(
+	struct kn_backend *backend, const struct kn_matmul *chain, int count, int n_rows, struct err *err)
+{
+	enum status status = STATUS_OK;
+	for (int i = 0; i < count && status == STATUS_OK; i++)
+		status = twin_matmul(backend, &chain[i], n_rows, err);
+	return status;
+}
+
 static enum status twin_attention(struct kn_backend *backend, const struct kn_attention *args, int n_rows, struct err *err)
 {
 	return enqueue(backend, &(struct twin_op){.kind = TWIN_ATTENTION, .n_rows = n_rows, .attention = *args});
@@ -379,6 +388,7 @@ const struct kn_ops device_twin_ops = {
 	.plan_destroy = twin_plan_destroy,
 	.embed = twin_embed,
 	.matmul = twin_matmul,
+	.matmul_chain = twin_matmul_chain,
 	.attention = twin_attention,
 	.adjust_heads = twin_adjust_heads,
 	.add = twin_add,
