@@ -25,14 +25,18 @@ static __device__ __forceinline__ struct row_extent join(const struct row_extent
 	return out;
 }
 
-static __device__ __forceinline__ struct row_extent shuffled(const struct row_extent &a, int offset)
+/* Of a warp's threads, for each of them. */
+static __device__ __forceinline__ struct row_extent join_warp(struct row_extent mine)
 {
-	struct row_extent out;
-	out.max = __shfl_xor_sync(0xffffffffu, a.max, offset);
-	out.min = __shfl_xor_sync(0xffffffffu, a.min, offset);
-	out.argmax = __shfl_xor_sync(0xffffffffu, a.argmax, offset);
-	out.broken = __shfl_xor_sync(0xffffffffu, a.broken, offset);
-	return out;
+	for (int offset = 1; offset < CUDA_WARP; offset *= 2) {
+		struct row_extent other;
+		other.max = __shfl_xor_sync(0xffffffffu, mine.max, offset);
+		other.min = __shfl_xor_sync(0xffffffffu, mine.min, offset);
+		other.argmax = __shfl_xor_sync(0xffffffffu, mine.argmax, offset);
+		other.broken = __shfl_xor_sync(0xffffffffu, mine.broken, offset);
+		mine = join(mine, other);
+	}
+	return mine;
 }
 
 /* Of the ids that are this split's; every thread gets the result. */
@@ -49,34 +53,38 @@ static __device__ struct row_extent scan_split(const float *logits, int begin, i
 		mine.min = fminf(mine.min, logit == -INFINITY ? INFINITY : logit);
 		mine.broken |= isnan(logit) ? 1 : logit == INFINITY ? 2 : 0;
 	}
-	for (int offset = 1; offset < CUDA_WARP; offset *= 2)
-		mine = join(mine, shuffled(mine, offset));
+	mine = join_warp(mine);
 	if (threadIdx.x % CUDA_WARP == 0)
 		warps[threadIdx.x / CUDA_WARP] = mine;
 	__syncthreads();
-	mine = warps[0];
-	for (int i = 1; i < SAMPLE_THREADS / CUDA_WARP; i++)
-		mine = join(mine, warps[i]);
-	return mine;
+	return join_warp(warps[threadIdx.x % CUDA_WARP]);
 }
 
 /* --- sums ---------------------------------------------------------------------------------------------------------------------- */
+
+static __device__ __forceinline__ double sum_warp(double sum)
+{
+	for (int offset = 1; offset < CUDA_WARP; offset *= 2)
+		sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+	return sum;
+}
 
 /* The sum of a split's weights, for every thread. */
 static __device__ double sum_split(const struct row_cut &row, int begin, int end, double *warps)
 {
 	double sum = 0;
-	for (int id = begin + (int)threadIdx.x; id < end; id += SAMPLE_THREADS)
-		sum += (double)weight_of(row, id);
-	for (int offset = 1; offset < CUDA_WARP; offset *= 2)
-		sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+	for (int id = begin + (int)threadIdx.x; id < end; id += STRIDE) {
+		float ahead[AHEAD];
+		load_ahead(row.logits, id, end, ahead);
+#pragma unroll
+		for (int i = 0; i < AHEAD; i++)
+			sum += (double)weight_of(row, ahead[i], id + i * SAMPLE_THREADS);
+	}
+	sum = sum_warp(sum);
 	if (threadIdx.x % CUDA_WARP == 0)
 		warps[threadIdx.x / CUDA_WARP] = sum;
 	__syncthreads();
-	double total = 0;
-	for (int i = 0; i < SAMPLE_THREADS / CUDA_WARP; i++)
-		total += warps[i];
-	return total;
+	return sum_warp(warps[threadIdx.x % CUDA_WARP]);
 }
 
 /* --- noise: random_bits of base/random.c, then noise of the reference --------------------------------------------------------- */
@@ -114,30 +122,46 @@ static __device__ __forceinline__ struct sample_arrival earlier(const struct sam
 	return b.time < a.time || (b.time == a.time && b.id < a.id) ? b : a;
 }
 
-/* A split's part of the reference's race, every token against the likeliest; for every thread. */
-static __device__ struct sample_arrival race_split(
-	const struct row_cut &row, int begin, int end, int argmax, uint64_t key, struct sample_arrival *warps)
+static __device__ __forceinline__ struct sample_arrival earliest_of_warp(struct sample_arrival best)
 {
-	struct sample_arrival best = {-log1p(-noise(key, argmax)) / (double)weight_of(row, argmax), argmax};
-	for (int id = begin + (int)threadIdx.x; id < end; id += SAMPLE_THREADS) {
-		const double weight = (double)weight_of(row, id), uniform = noise(key, id);
-		if (uniform >= __dmul_rn(best.time, weight))
-			continue;
-		const double time = -log1p(-uniform) / weight;
-		if (time < best.time)
-			best = {time, id};
-	}
 	for (int offset = 1; offset < CUDA_WARP; offset *= 2) {
 		const struct sample_arrival other = {
 			__shfl_xor_sync(0xffffffffu, best.time, offset), __shfl_xor_sync(0xffffffffu, best.id, offset)};
 		best = earlier(best, other);
 	}
+	return best;
+}
+
+/* Seldom called, so it stands once. */
+static __device__ __noinline__ double time_of(double uniform, double weight)
+{
+	return -log1p(-uniform) / weight;
+}
+
+/* A split's part of the reference's race, every token against the likeliest; for every thread. */
+static __device__ struct sample_arrival race_split(
+	const struct row_cut &row, int begin, int end, int argmax, uint64_t key, struct sample_arrival *warps)
+{
+	struct sample_arrival best = {time_of(noise(key, argmax), (double)weight_of(row, row.logits[argmax], argmax)), argmax};
+	for (int first = begin + (int)threadIdx.x; first < end; first += STRIDE) {
+		float ahead[AHEAD];
+		load_ahead(row.logits, first, end, ahead);
+#pragma unroll
+		for (int i = 0; i < AHEAD; i++) {
+			const int id = first + i * SAMPLE_THREADS;
+			const double weight = (double)weight_of(row, ahead[i], id), uniform = noise(key, id);
+			if (uniform >= __dmul_rn(best.time, weight))
+				continue;
+			const double time = time_of(uniform, weight);
+			if (time < best.time)
+				best = {time, id};
+		}
+	}
+	best = earliest_of_warp(best);
 	if (threadIdx.x % CUDA_WARP == 0)
 		warps[threadIdx.x / CUDA_WARP] = best;
 	__syncthreads();
-	for (int i = 0; i < SAMPLE_THREADS / CUDA_WARP; i++)
-		best = earlier(best, warps[i]);
-	return best;
+	return earliest_of_warp(warps[threadIdx.x % CUDA_WARP]);
 }
 
 /* --- the end of a step --------------------------------------------------------------------------------------------------------- */
@@ -186,7 +210,7 @@ static __device__ __forceinline__ int split_begin(const struct sample_args &a, i
 /* Grid: SAMPLE_SPLITS blocks for each of n_rows rows. Block: the SAMPLE_SPLITS-th part of a row's logits. */
 static __global__ void __launch_bounds__(SAMPLE_THREADS) scan_kernel(const struct sample_args a)
 {
-	__shared__ struct row_extent warps[SAMPLE_THREADS / CUDA_WARP];
+	__shared__ struct row_extent warps[SAMPLE_WARPS];
 	__shared__ struct cut_shared shared;
 	const int split = blockIdx.x, line = blockIdx.y;
 	dependency_release();
@@ -227,8 +251,8 @@ static __device__ void write_outcome(const struct sample_args &a, int line, cons
 /* Grid and blocks as above; one row when there is none. Greedy rows and those that are broken are done by their first block. */
 static __global__ void __launch_bounds__(SAMPLE_THREADS) draw_kernel(const struct sample_args a)
 {
-	__shared__ struct sample_arrival warps[SAMPLE_THREADS / CUDA_WARP];
-	__shared__ double sums[SAMPLE_THREADS / CUDA_WARP];
+	__shared__ struct sample_arrival warps[SAMPLE_WARPS];
+	__shared__ double sums[SAMPLE_WARPS];
 	const int split = blockIdx.x, line = blockIdx.y;
 	dependency_wait();
 	if (line >= *a.exchange.step.n_logits) {

@@ -44,10 +44,24 @@ static __device__ __forceinline__ bool is_kept(const struct row_cut &row, float 
 	return logit > row.last_logit || (logit == row.last_logit && id <= row.last_id);
 }
 
-static __device__ __forceinline__ float weight_of(const struct row_cut &row, int id)
+static __device__ __forceinline__ float weight_of(const struct row_cut &row, float logit, int id)
 {
-	const float logit = row.logits[id], exponent = __fmul_rn(__fsub_rn(logit, row.max), row.inverse);
+	const float exponent = __fmul_rn(__fsub_rn(logit, row.max), row.inverse);
 	return exponent > EXPONENT_MIN && is_kept(row, logit, id) ? exp_negative(exponent) : 0.0f;
+}
+
+/* --- passes over a row --------------------------------------------------------------------------------------------------------- */
+
+/* A thread asks for its next logits at once: a load takes longer than what is done with it. */
+#define AHEAD 8
+#define STRIDE (AHEAD * SAMPLE_THREADS)
+
+/* Logits of the ids id, id + SAMPLE_THREADS and so on below end; a NaN, which no comparison keeps, from there on. */
+static __device__ __forceinline__ void load_ahead(const float *logits, int id, int end, float ahead[AHEAD])
+{
+#pragma unroll
+	for (int i = 0; i < AHEAD; i++, id += SAMPLE_THREADS)
+		ahead[i] = id < end ? logits[id] : NAN;
 }
 
 /* --- cuts --------------------------------------------------------------------------------------------------------------------- */
@@ -66,9 +80,13 @@ static __device__ __forceinline__ float logit_of(uint64_t key)
 	return __uint_as_float(ascending & 0x80000000u ? ascending & 0x7fffffffu : ~ascending);
 }
 
+#define BUCKETS_EACH (SAMPLE_BUCKETS / SAMPLE_THREADS)
+static_assert(SAMPLE_WARPS == CUDA_WARP && SAMPLE_BUCKETS % SAMPLE_THREADS == 0, "sums over warps and over buckets");
+
 struct cut_shared {
 	unsigned long long histogram[SAMPLE_BUCKETS], keys[SAMPLE_LIST], shares[SAMPLE_LIST];
-	unsigned long long before, found, lowest, highest;
+	unsigned long long warps[SAMPLE_WARPS]; /* what the buckets of each warp hold */
+	unsigned long long before, target, found, lowest, highest;
 	int bucket, count;
 };
 
@@ -79,38 +97,53 @@ static __device__ __forceinline__ double shares_of_one(int vocab)
 }
 
 /* What a token counts: 1, or its weight in whole shares. */
-static __device__ __forceinline__ unsigned long long share_of(const struct row_cut &row, int id, bool by_mass)
+static __device__ __forceinline__ unsigned long long share_of(const struct row_cut &row, float logit, int id, bool by_mass)
 {
-	return by_mass ? __double2ull_rz((double)weight_of(row, id) * row.shares) : 1;
+	return by_mass ? __double2ull_rz((double)weight_of(row, logit, id) * row.shares) : 1;
 }
 
-/* The first bucket at which what came before and the bucket reach target; the last one when none does. *before grows by what lies
- * in front of it. */
-static __device__ void find_bucket(struct cut_shared &shared, unsigned long long target)
+/* For each thread of a warp the sum of what it and those in front of it have. */
+static __device__ __forceinline__ unsigned long long sum_up_to(unsigned long long mine)
 {
-	constexpr int EACH = SAMPLE_BUCKETS / CUDA_WARP;
+	const int lane = threadIdx.x % CUDA_WARP;
+	for (int offset = 1; offset < CUDA_WARP; offset *= 2) {
+		const unsigned long long other = __shfl_up_sync(0xffffffffu, mine, offset);
+		mine += lane >= offset ? other : 0;
+	}
+	return mine;
+}
+
+/* Sums over the histogram: *in_front of the thread's first bucket, *mine of its own; the return value is all of it. */
+static __device__ unsigned long long sum_buckets(struct cut_shared &shared, unsigned long long *in_front, unsigned long long *mine)
+{
+	const int lane = threadIdx.x % CUDA_WARP, warp = threadIdx.x / CUDA_WARP;
 	__syncthreads();
-	if (threadIdx.x < CUDA_WARP) {
-		const int lane = threadIdx.x;
-		unsigned long long mine = 0;
-		for (int i = 0; i < EACH; i++)
-			mine += shared.histogram[lane * EACH + i];
-		unsigned long long up_to = mine;
-		for (int offset = 1; offset < CUDA_WARP; offset *= 2) {
-			const unsigned long long other = __shfl_up_sync(0xffffffffu, up_to, offset);
-			up_to += lane >= offset ? other : 0;
-		}
-		const unsigned reaching = __ballot_sync(0xffffffffu, shared.before + up_to >= target);
-		const int chosen = reaching ? __ffs(reaching) - 1 : CUDA_WARP - 1;
-		__syncwarp();
-		if (lane == chosen) {
-			unsigned long long before = shared.before + up_to - mine;
-			int bucket = lane * EACH;
-			while (bucket < (lane + 1) * EACH - 1 && before + shared.histogram[bucket] < target)
-				before += shared.histogram[bucket++];
-			shared.before = before;
-			shared.bucket = bucket;
-		}
+	*mine = 0;
+	for (int i = 0; i < BUCKETS_EACH; i++)
+		*mine += shared.histogram[threadIdx.x * BUCKETS_EACH + i];
+	const unsigned long long in_warp = sum_up_to(*mine);
+	if (lane == CUDA_WARP - 1)
+		shared.warps[warp] = in_warp;
+	__syncthreads();
+	const unsigned long long up_to = sum_up_to(shared.warps[lane]);
+	const unsigned long long of_warps = __shfl_sync(0xffffffffu, up_to, max(warp - 1, 0));
+	*in_front = in_warp - *mine + (warp > 0 ? of_warps : 0);
+	return __shfl_sync(0xffffffffu, up_to, CUDA_WARP - 1);
+}
+
+/* The bucket at which shared.before and the buckets up to it reach shared.target, which all of them do; before grows by what lies
+ * in front of it. */
+static __device__ void find_bucket(struct cut_shared &shared, unsigned long long in_front, unsigned long long mine)
+{
+	unsigned long long before = shared.before + in_front;
+	const unsigned long long target = shared.target;
+	__syncthreads();
+	if (before < target && before + mine >= target) { /* true of one thread alone */
+		int bucket = (int)threadIdx.x * BUCKETS_EACH;
+		while (before + shared.histogram[bucket] < target)
+			before += shared.histogram[bucket++];
+		shared.before = before;
+		shared.bucket = bucket;
 	}
 	__syncthreads();
 }
@@ -122,11 +155,25 @@ static __device__ void clear(struct cut_shared &shared)
 		shared.histogram[i] = 0;
 	if (threadIdx.x == 0) {
 		shared.count = 0;
-		shared.found = 0;
+		shared.found = ~0ull;
 		shared.lowest = ~0ull;
 		shared.highest = 0;
 	}
 	__syncthreads();
+}
+
+/* A token that does not fit the list is counted all the same. */
+static __device__ __forceinline__ void list_token(
+	const struct row_cut &row, float logit, int id, bool by_mass, struct cut_shared &shared)
+{
+	const unsigned long long key = key_of(logit, id);
+	const int at = atomicAdd(&shared.count, 1);
+	atomicMin(&shared.lowest, key);
+	atomicMax(&shared.highest, key);
+	if (at >= SAMPLE_LIST)
+		return;
+	shared.keys[at] = key;
+	shared.shares[at] = share_of(row, logit, id, by_mass);
 }
 
 /* Buckets of equal logit width, as the reference has them. */
@@ -140,26 +187,28 @@ static __device__ __forceinline__ int bucket_of(const struct width &width, float
 	return (int)(distance < width.last ? distance : width.last);
 }
 
-/* Lowest and highest key of the kept tokens in the bucket that was found. */
-static __device__ void find_range(const struct row_cut &row, const struct width &width, int vocab, struct cut_shared &shared)
+/* Lists the kept tokens of the bucket that was found, as many as the list takes, counts all, and finds their lowest and highest
+ * key. */
+static __device__ void list_bucket(
+	const struct row_cut &row, const struct width &width, int vocab, bool by_mass, struct cut_shared &shared)
 {
 	const int bucket = shared.bucket;
 	clear(shared);
-	for (int id = threadIdx.x; id < vocab; id += SAMPLE_THREADS) {
-		const float logit = row.logits[id];
-		if (bucket_of(width, logit) != bucket || !is_kept(row, logit, id))
-			continue;
-		const unsigned long long key = key_of(logit, id);
-		atomicMin(&shared.lowest, key);
-		atomicMax(&shared.highest, key);
-		atomicAdd(&shared.count, 1);
+	for (int begin = threadIdx.x; begin < vocab; begin += STRIDE) {
+		float ahead[AHEAD];
+		load_ahead(row.logits, begin, vocab, ahead);
+#pragma unroll
+		for (int i = 0; i < AHEAD; i++) {
+			const int id = begin + i * SAMPLE_THREADS;
+			if (is_kept(row, ahead[i], id) && bucket_of(width, ahead[i]) == bucket)
+				list_token(row, ahead[i], id, by_mass, shared);
+		}
 	}
 	__syncthreads();
 }
 
-/* Narrows the range of keys until what lies in it fits the list: seldom needed, for many (almost) equal logits. */
-static __device__ void narrow_range(
-	const struct row_cut &row, int vocab, bool by_mass, unsigned long long target, struct cut_shared &shared)
+/* Lists the tokens of a range of keys, narrowed until they fit: seldom needed, for many (almost) equal logits. */
+static __device__ void list_narrowed(const struct row_cut &row, int vocab, bool by_mass, struct cut_shared &shared)
 {
 	while (shared.count > SAMPLE_LIST) {
 		const unsigned long long lowest = shared.lowest, highest = shared.highest;
@@ -170,47 +219,27 @@ static __device__ void narrow_range(
 		for (int id = threadIdx.x; id < vocab; id += SAMPLE_THREADS) {
 			const unsigned long long key = key_of(row.logits[id], id);
 			if (key >= lowest && key <= highest)
-				atomicAdd(&shared.histogram[(key - lowest) >> shift], share_of(row, id, by_mass));
+				atomicAdd(&shared.histogram[(key - lowest) >> shift], share_of(row, row.logits[id], id, by_mass));
 		}
-		find_bucket(shared, target);
+		unsigned long long in_front, mine;
+		sum_buckets(shared, &in_front, &mine);
+		find_bucket(shared, in_front, mine);
 		const unsigned long long low = lowest + ((unsigned long long)shared.bucket << shift);
 		const unsigned long long high = min(highest, low + ((1ull << shift) - 1));
 		clear(shared);
 		for (int id = threadIdx.x; id < vocab; id += SAMPLE_THREADS) {
 			const unsigned long long key = key_of(row.logits[id], id);
 			if (key >= low && key <= high)
-				atomicAdd(&shared.count, 1);
-		}
-		if (threadIdx.x == 0) {
-			shared.lowest = low;
-			shared.highest = high;
+				list_token(row, row.logits[id], id, by_mass, shared);
 		}
 		__syncthreads();
 	}
 }
 
-/* The token of the range at which target is reached; its last one when none does. */
-static __device__ uint64_t find_in_range(
-	const struct row_cut &row, int vocab, bool by_mass, unsigned long long target, struct cut_shared &shared)
+/* The listed token at which the target is reached; the last one when none does. */
+static __device__ uint64_t find_in_list(struct cut_shared &shared)
 {
-	const unsigned long long lowest = shared.lowest, highest = shared.highest, before = shared.before;
-	__syncthreads();
-	if (threadIdx.x == 0) {
-		shared.count = 0;
-		shared.found = ~0ull;
-		shared.highest = 0;
-	}
-	__syncthreads();
-	for (int id = threadIdx.x; id < vocab; id += SAMPLE_THREADS) {
-		const unsigned long long key = key_of(row.logits[id], id);
-		if (key < lowest || key > highest)
-			continue;
-		const int at = atomicAdd(&shared.count, 1);
-		shared.keys[at] = key;
-		shared.shares[at] = share_of(row, id, by_mass);
-		atomicMax(&shared.highest, key);
-	}
-	__syncthreads();
+	const unsigned long long before = shared.before, target = shared.target;
 	for (int i = threadIdx.x; i < shared.count; i += SAMPLE_THREADS) {
 		unsigned long long sum = before;
 		for (int k = 0; k < shared.count; k++)
@@ -223,34 +252,36 @@ static __device__ uint64_t find_in_range(
 }
 
 /* Keeps of the kept tokens the first k, or the shortest head that holds the share p of their weight. */
-static __device__ void cut_row(struct row_cut &row, const struct row_extent &extent, int vocab, bool by_mass, int k, double p,
-	struct cut_shared &shared)
+static __device__ __noinline__ void cut_row(
+	struct row_cut &row, const struct row_extent &extent, int vocab, bool by_mass, int k, double p, struct cut_shared &shared)
 {
 	const int n_buckets = min(vocab, SAMPLE_BUCKETS);
 	struct width width = {extent.max, (float)(n_buckets - 1) / (extent.max - extent.min), (float)(n_buckets - 1)};
 	if (!isfinite(width.scale))
 		width.scale = 0.0f;
 	clear(shared);
-	for (int id = threadIdx.x; id < vocab; id += SAMPLE_THREADS) {
-		const float logit = row.logits[id];
-		if (is_kept(row, logit, id))
-			atomicAdd(&shared.histogram[bucket_of(width, logit)], share_of(row, id, by_mass));
+	for (int begin = threadIdx.x; begin < vocab; begin += STRIDE) {
+		float ahead[AHEAD];
+		load_ahead(row.logits, begin, vocab, ahead);
+#pragma unroll
+		for (int i = 0; i < AHEAD; i++) {
+			const int id = begin + i * SAMPLE_THREADS;
+			const unsigned long long share = is_kept(row, ahead[i], id) ? share_of(row, ahead[i], id, by_mass) : 0;
+			if (share)
+				atomicAdd(&shared.histogram[bucket_of(width, ahead[i])], share);
+		}
+	}
+	unsigned long long in_front, mine;
+	const unsigned long long total = sum_buckets(shared, &in_front, &mine);
+	if (threadIdx.x == 0) {
+		shared.before = 0;
+		shared.target = by_mass ? min(max(__double2ull_ru(p * (double)total), 1ull), total) : (unsigned long long)k;
 	}
 	__syncthreads();
-	unsigned long long target = (unsigned long long)k;
-	if (by_mass) {
-		unsigned long long total = 0;
-		for (int i = 0; i < SAMPLE_BUCKETS; i++)
-			total += shared.histogram[i];
-		target = max(__double2ull_ru(p * (double)total), 1ull);
-		target = min(target, total);
-	}
-	if (threadIdx.x == 0)
-		shared.before = 0;
-	find_bucket(shared, target);
-	find_range(row, width, vocab, shared);
-	narrow_range(row, vocab, by_mass, target, shared);
-	const uint64_t last = find_in_range(row, vocab, by_mass, target, shared);
+	find_bucket(shared, in_front, mine);
+	list_bucket(row, width, vocab, by_mass, shared);
+	list_narrowed(row, vocab, by_mass, shared);
+	const uint64_t last = find_in_list(shared);
 	row.last_logit = logit_of(last);
 	row.last_id = (int)(uint32_t)last;
 }
