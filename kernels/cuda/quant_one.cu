@@ -192,7 +192,7 @@ static __host__ __device__ inline int batch_items(int n_halves, int n_warps)
  * Block: up to WARPS_MAX warps. Shared: rings of the warps, then sums [2 turns][batch][2 halves][warps][QUANT_SUMS_STRIDE], then
  * the panel. */
 template <int FORM, int HELD>
-__global__ void __launch_bounds__(WARPS_MAX *CUDA_WARP, 1) quant_one_kernel(const struct product_args args)
+static __global__ void __launch_bounds__(WARPS_MAX *CUDA_WARP, 1) quant_one_kernel(const struct product_args args)
 {
 	extern __shared__ __align__(128) uint8_t shared[];
 	__shared__ float squares[WARPS_MAX];
