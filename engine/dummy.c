@@ -2,6 +2,7 @@
 #include "engine/dummy.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -18,12 +19,15 @@
 #define SEED 0x5eedull
 #define SPREAD 0.02 /* standard deviation of weights; what models are initialised with */
 
-/* What a pool holds: blocks of one type, or weights of norms. Numbers above all types are kinds of our own. */
-#define NORM_KIND 1000
+/* What a pool holds: blocks of one type, weights of norms, or scales. Numbers above all types are kinds of our own. */
+#define NORM_KIND 2000
+#define SCALE_KIND 2001 /* of rows of 8-bit floats */
+
+#define E4M3_SPREAD 64 /* of 8-bit floats before they are scaled: the largest is then 222, of 448 that the type holds */
 
 #define POOLS_MAX 8
 struct pool {
-	int kind; /* enum dtype, or NORM_KIND */
+	int kind; /* enum dtype, NORM_KIND or SCALE_KIND */
 	int fd; /* memory file */
 	size_t unit; /* whole blocks in whole pages */
 	size_t bytes; /* a multiple of it */
@@ -36,12 +40,15 @@ struct tensor {
 	uint64_t offset, bytes; /* in the data section */
 };
 
+#define TENSORS_OF_LAYER_MAX 16 /* two norms, seven matrices, their scales */
+#define TENSORS_OF_ENDS_MAX 4 /* embedding, norm, head, its scales */
+
 /* The file in the making. */
 struct draft {
 	struct shape shape;
 	struct text head, entries; /* values, then the tensors' entries */
 	uint64_t n_values, n_tensors;
-	struct tensor *tensors; /* [2 + 9 * n_layers + 1] */
+	struct tensor *tensors; /* [TENSORS_OF_LAYER_MAX * n_layers + TENSORS_OF_ENDS_MAX] */
 	uint64_t data_bytes;
 	struct pool pools[POOLS_MAX];
 	int n_pools;
@@ -54,9 +61,14 @@ bool dummy_is_named_by(const char *path)
 
 /* ---- pools ---- */
 
+static enum dtype stored_type(int kind)
+{
+	return kind == NORM_KIND || kind == SCALE_KIND ? DTYPE_F32 : (enum dtype)kind;
+}
+
 static size_t block_bytes_of(int kind)
 {
-	return kind == NORM_KIND ? sizeof(float) : (size_t)dtype_block_bytes((enum dtype)kind);
+	return (size_t)dtype_block_bytes(stored_type(kind));
 }
 
 /* About normal: the sum of four uniform numbers, from one mixed word. */
@@ -74,16 +86,38 @@ static uint16_t bf16_of(float value)
 	return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
+/* Rounds to nearest even; the magnitude is below 448, the largest of the type. */
+static uint8_t e4m3_of(float value)
+{
+	uint32_t bits;
+	memcpy(&bits, &value, sizeof bits);
+	uint8_t sign = (uint8_t)(bits >> 24 & 0x80);
+	float magnitude = fabsf(value);
+	if (magnitude < 0x1p-6f) /* below the normal ones lie multiples of 2^-9 */
+		return sign | (uint8_t)lrintf(magnitude * 512);
+	bits &= 0x7fffffff;
+	return sign | (uint8_t)(((bits + 0x7ffff + (bits >> 20 & 1)) >> 20) - ((127 - 7) << 3));
+}
+
 /* Plain types: one number. Quantised ones: random bytes, with scales such that weights come out at about the same spread. */
-static void fill_plain(int kind, uint8_t *out, size_t count)
+static void fill_floats(int kind, uint8_t *out, size_t count)
+{
+	const float middle = kind == NORM_KIND ? 1.0f : 0.0f, scale = (float)(SPREAD / E4M3_SPREAD);
+	for (size_t i = 0; i < count; i++) {
+		float value = kind == SCALE_KIND ? scale * (1.0f + deviate(i)) : middle + deviate(i);
+		memcpy(out + i * sizeof value, &value, sizeof value);
+	}
+}
+
+static void fill_short_floats(int kind, uint8_t *out, size_t count)
 {
 	for (size_t i = 0; i < count; i++) {
-		float value = kind == NORM_KIND ? 1.0f + deviate(i) : deviate(i);
+		float value = deviate(i);
 		uint16_t half = kind == DTYPE_F16 ? dtype_f32_to_f16(value) : bf16_of(value);
-		if (kind == DTYPE_F16 || kind == DTYPE_BF16)
-			memcpy(out + i * sizeof half, &half, sizeof half);
+		if (kind == DTYPE_F8_E4M3)
+			out[i] = e4m3_of(value * (float)(E4M3_SPREAD / SPREAD));
 		else
-			memcpy(out + i * sizeof value, &value, sizeof value);
+			memcpy(out + i * sizeof half, &half, sizeof half);
 	}
 }
 
@@ -153,11 +187,12 @@ static enum status make_pool(int kind, struct pool *out, struct err *err)
 		memory = mmap(NULL, out->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, out->fd, 0);
 	if (memory == MAP_FAILED)
 		return err_set_errno(err, STATUS_NO_MEMORY, errno, "cannot map %zu bytes of random weights", out->bytes);
-	bool plain = kind == NORM_KIND || dtype_block_elements((enum dtype)kind) == 1;
-	if (plain)
-		fill_plain(kind, memory, out->bytes / block_bytes_of(kind));
-	else
+	if (dtype_block_elements(stored_type(kind)) > 1)
 		fill_blocks(kind, memory, out->bytes);
+	else if (stored_type(kind) == DTYPE_F32)
+		fill_floats(kind, memory, out->bytes / block_bytes_of(kind));
+	else
+		fill_short_floats(kind, memory, out->bytes / block_bytes_of(kind));
 	munmap(memory, out->bytes);
 	return STATUS_OK;
 }
@@ -273,7 +308,7 @@ static void add_tokenizer(struct draft *draft)
 static enum status add_tensor(struct draft *draft, const char *name, int kind, int64_t rows, int64_t cols, struct err *err)
 {
 	struct tensor *tensor = &draft->tensors[draft->n_tensors++];
-	enum dtype dtype = kind == NORM_KIND ? DTYPE_F32 : (enum dtype)kind;
+	enum dtype dtype = stored_type(kind);
 	*tensor = (struct tensor){.kind = kind, .rows = rows, .cols = cols, .offset = draft->data_bytes};
 	snprintf(tensor->name, sizeof tensor->name, "%s", name);
 	if (!dtype_bytes(dtype, cols * (rows ? rows : 1), &tensor->bytes))
@@ -288,6 +323,17 @@ static enum status add_tensor(struct draft *draft, const char *name, int kind, i
 	put_u32(&draft->entries, (uint32_t)dtype);
 	put_u64(&draft->entries, tensor->offset);
 	return STATUS_OK;
+}
+
+/* Rows of 8-bit floats have scales beside them. */
+static enum status add_matrix(struct draft *draft, const char *name, int kind, int64_t rows, int64_t cols, struct err *err)
+{
+	char scales[64];
+	snprintf(scales, sizeof scales, "%s_scale", name);
+	enum status status = add_tensor(draft, name, kind, rows, cols, err);
+	if (status == STATUS_OK && kind == DTYPE_F8_E4M3)
+		status = add_tensor(draft, scales, SCALE_KIND, 0, rows, err);
+	return status;
 }
 
 static enum status add_layer(struct draft *draft, int layer, struct err *err)
@@ -315,7 +361,7 @@ static enum status add_layer(struct draft *draft, int layer, struct err *err)
 	for (size_t i = 0; i < sizeof list / sizeof list[0] && status == STATUS_OK; i++) {
 		char name[64];
 		snprintf(name, sizeof name, "blk.%d.%s.weight", layer, list[i].suffix);
-		status = add_tensor(draft, name, list[i].kind, list[i].rows, list[i].cols, err);
+		status = add_matrix(draft, name, list[i].kind, list[i].rows, list[i].cols, err);
 	}
 	return status;
 }
@@ -323,14 +369,14 @@ static enum status add_layer(struct draft *draft, int layer, struct err *err)
 static enum status add_tensors(struct draft *draft, struct err *err)
 {
 	const struct shape *shape = &draft->shape;
-	draft->tensors = mem_calloc((size_t)shape->n_layers * 9 + 3, sizeof *draft->tensors);
+	draft->tensors = mem_calloc((size_t)shape->n_layers * TENSORS_OF_LAYER_MAX + TENSORS_OF_ENDS_MAX, sizeof *draft->tensors);
 	enum status status = add_tensor(draft, "token_embd.weight", (int)shape->embedding_dtype, shape->vocab, shape->hidden, err);
 	for (int layer = 0; layer < shape->n_layers && status == STATUS_OK; layer++)
 		status = add_layer(draft, layer, err);
 	if (status == STATUS_OK)
 		status = add_tensor(draft, "output_norm.weight", NORM_KIND, 0, shape->hidden, err);
 	if (status == STATUS_OK && !shape->tied)
-		status = add_tensor(draft, "output.weight", (int)shape->head_dtype, shape->vocab, shape->hidden, err);
+		status = add_matrix(draft, "output.weight", (int)shape->head_dtype, shape->vocab, shape->hidden, err);
 	return status;
 }
 

@@ -31,6 +31,7 @@ struct reader {
 	size_t size;
 	size_t pos;
 	struct err *err;
+	bool made_up; /* of our own making, and may hold what the format does not know */
 };
 
 /* Open addressing over item numbers + 1 (0 is free), keyed by a seed that no file can know, so that no file can make
@@ -340,7 +341,9 @@ static enum status read_tensor_body(struct reader *reader, struct gguf_tensor *t
 		return status;
 	if (dtype_is_retired(type_id, &why))
 		return refuse(reader->err, type_pos, "type %" PRIu32 " is retired: %s", type_id, why);
-	if (!gguf_tensor_type(type_id, &type))
+	if (reader->made_up && type_id == DTYPE_F8_E4M3)
+		type = (struct gguf_tensor_type){dtype_name(DTYPE_F8_E4M3), 1, 1};
+	else if (!gguf_tensor_type(type_id, &type))
 		return refuse(reader->err, type_pos, "unknown type %" PRIu32, type_id);
 	if (tensor->dims[0] % type.block_elements != 0)
 		return refuse(reader->err, type_pos, "rows of %" PRId64 " elements do not divide into %s blocks of %d",
@@ -465,7 +468,7 @@ static enum status read_header(struct reader *reader, uint32_t *version, uint64_
 
 static enum status read_directory(struct gguf *gguf, struct err *err)
 {
-	struct reader reader = {gguf->map.data, gguf->map.size, 0, err};
+	struct reader reader = {gguf->map.data, gguf->map.size, 0, err, gguf->made_up};
 	uint64_t *offsets = NULL;
 	uint64_t n_tensors = 0, n_values = 0;
 	enum status status = read_header(&reader, &gguf->version, &n_tensors, &n_values);
@@ -487,11 +490,11 @@ static enum status read_directory(struct gguf *gguf, struct err *err)
 	return status;
 }
 
-enum status gguf_open_bytes(const uint8_t *bytes, size_t size, const char *name, struct gguf *out, struct err *err)
+static enum status open_map(struct file_map map, const char *name, bool borrowed, bool made_up, struct gguf *out, struct err *err)
 {
 	enum status status;
 
-	*out = (struct gguf){.map = {bytes, size}, .borrowed = true};
+	*out = (struct gguf){.map = map, .borrowed = borrowed, .made_up = made_up};
 	status = read_directory(out, err);
 	if (status) {
 		gguf_close(out);
@@ -500,20 +503,19 @@ enum status gguf_open_bytes(const uint8_t *bytes, size_t size, const char *name,
 	return status;
 }
 
+enum status gguf_open_bytes(const uint8_t *bytes, size_t size, const char *name, struct gguf *out, struct err *err)
+{
+	return open_map((struct file_map){bytes, size}, name, true, false, out, err);
+}
+
 enum status gguf_open(const char *path, struct gguf *out, struct err *err)
 {
 	struct file_map map;
-	enum status status = dummy_is_named_by(path) ? dummy_map_open(path, &map, err) : file_map_open(path, &map, err);
+	bool made_up = dummy_is_named_by(path);
+	enum status status = made_up ? dummy_map_open(path, &map, err) : file_map_open(path, &map, err);
 
 	*out = (struct gguf){0};
-	if (status)
-		return status;
-	status = gguf_open_bytes(map.data, map.size, path, out, err);
-	if (status)
-		file_map_close(&map);
-	else
-		out->borrowed = false;
-	return status;
+	return status ? status : open_map(map, path, false, made_up, out, err);
 }
 
 void gguf_close(struct gguf *gguf)

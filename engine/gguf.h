@@ -67,6 +67,7 @@ struct gguf {
 	size_t n_tensors;
 	struct gguf_index *index; /* owned name look-up */
 	bool borrowed; /* the map belongs to the caller of gguf_open_bytes */
+	bool made_up; /* engine/dummy.h: the only kind with tensors of DTYPE_F8_E4M3 */
 };
 
 /* Opens and checks the whole directory. Errors name the file, the byte offset and the item. Close with gguf_close. A path that

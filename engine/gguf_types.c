@@ -57,6 +57,8 @@ const char *gguf_tensor_type_name(uint32_t id)
 {
 	struct gguf_tensor_type type;
 
+	if (id == DTYPE_F8_E4M3)
+		return dtype_name(DTYPE_F8_E4M3); /* of models made up */
 	return gguf_tensor_type(id, &type) ? type.name : "unknown";
 }
 

@@ -12,13 +12,20 @@
 
 /* Totals. ----------------------------------------------------------------------------------------------------------- */
 
-#define TYPES_MAX 64 /* GGUF's type ids are below this */
+#define GGUF_TYPES_MAX 63 /* GGUF's type ids are below this */
+#define MADE_UP_TYPE GGUF_TYPES_MAX /* the place of DTYPE_F8_E4M3, which only models made up have */
+#define TYPES_MAX (MADE_UP_TYPE + 1)
 
 struct totals {
 	double parameters; /* may pass 2^63 in a file of absurd shapes */
 	uint64_t tensor_bytes;
 	uint64_t bytes_by_type[TYPES_MAX];
 };
+
+static const char *type_name_at(uint32_t place)
+{
+	return gguf_tensor_type_name(place == MADE_UP_TYPE ? DTYPE_F8_E4M3 : place);
+}
 
 static double parameters_of(const struct gguf_tensor *tensor)
 {
@@ -38,8 +45,9 @@ static struct totals totals_of(const struct gguf *gguf)
 
 		totals.parameters += parameters_of(tensor);
 		totals.tensor_bytes += tensor->bytes; /* tensors do not overlap, so the sum is below the file's size */
-		if ((uint32_t)tensor->dtype < TYPES_MAX)
-			totals.bytes_by_type[tensor->dtype] += tensor->bytes;
+		uint32_t place = tensor->dtype == DTYPE_F8_E4M3 ? MADE_UP_TYPE : (uint32_t)tensor->dtype;
+		if (place < TYPES_MAX)
+			totals.bytes_by_type[place] += tensor->bytes;
 	}
 	return totals;
 }
@@ -110,7 +118,7 @@ static struct json *totals_json(const struct gguf *gguf)
 
 	for (uint32_t id = 0; id < TYPES_MAX; id++)
 		if (totals.bytes_by_type[id])
-			json_set(by_type, gguf_tensor_type_name(id), json_new_integer((int64_t)totals.bytes_by_type[id]));
+			json_set(by_type, type_name_at(id), json_new_integer((int64_t)totals.bytes_by_type[id]));
 	json_set(out, "metadata", json_new_integer((int64_t)gguf->n_values));
 	json_set(out, "tensors", json_new_integer((int64_t)gguf->n_tensors));
 	json_set(out, "parameters",
@@ -237,7 +245,7 @@ void inspect_text(const struct gguf *gguf, const char *path, struct text *out)
 	text_printf(out, "\n%.0f parameters in %" PRIu64 " bytes", totals.parameters, totals.tensor_bytes);
 	for (uint32_t id = 0; id < TYPES_MAX; id++)
 		if (totals.bytes_by_type[id])
-			text_printf(out, ", %s %.1f %%", gguf_tensor_type_name(id),
+			text_printf(out, ", %s %.1f %%", type_name_at(id),
 				100.0 * (double)totals.bytes_by_type[id] / (double)totals.tensor_bytes);
 	text_append_char(out, '\n');
 }

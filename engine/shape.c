@@ -23,7 +23,8 @@ static const struct shape shapes[] = {
 	{"llama-8b", 32, 4096, 14336, 32, 8, 128, 128256, 131072, 500000, 1e-5, false, DTYPE_F32, DTYPE_F32, DTYPE_F32, DTYPE_F32},
 };
 
-/* q4_k_m mixes as llama.cpp's quantisation of that name does. */
+/* fp8 is what folders of 8-bit floats have, with the output head among them; q4_k_m mixes as llama.cpp's quantisation of that name
+ * does. */
 static const struct {
 	const char *suffix;
 	enum dtype dtype, embedding, head, value;
@@ -31,6 +32,7 @@ static const struct {
 	{"bf16", DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16},
 	{"f16", DTYPE_F16, DTYPE_F16, DTYPE_F16, DTYPE_F16},
 	{"f32", DTYPE_F32, DTYPE_F32, DTYPE_F32, DTYPE_F32},
+	{"fp8", DTYPE_F8_E4M3, DTYPE_BF16, DTYPE_F8_E4M3, DTYPE_F8_E4M3},
 	{"q8_0", DTYPE_Q8_0, DTYPE_Q8_0, DTYPE_Q8_0, DTYPE_Q8_0},
 	{"q4_0", DTYPE_Q4_0, DTYPE_Q4_0, DTYPE_Q4_0, DTYPE_Q4_0},
 	{"q4_1", DTYPE_Q4_1, DTYPE_Q4_1, DTYPE_Q4_1, DTYPE_Q4_1},

@@ -21,7 +21,7 @@ struct shape {
 	enum dtype value_dtype; /* of attn_v and ffn_down in the layers that shape_is_fine names; differs in mixed files only */
 };
 
-/* spec: "llama-8b-bf16" (SHAPE-TYPE of the lists below), or the path of a JSON file: hidden_size, intermediate_size,
+/* spec: "llama-8b-bf16" (SHAPE-TYPE of the lists in shape.c), or the path of a JSON file: hidden_size, intermediate_size,
  * num_hidden_layers, num_attention_heads, num_key_value_heads, head_dim, vocab_size, max_position_embeddings, rope_theta,
  * rms_norm_eps, tie_word_embeddings and dtype (or torch_dtype), with the defaults of a config.json; other keys are not looked at.
  * An unknown name is refused, listing what exists. */

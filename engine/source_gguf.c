@@ -279,11 +279,32 @@ static bool find_named(const struct gguf *gguf, const char *name, struct model_t
 	return true;
 }
 
+/* Models made up have one scale for each row of 8-bit floats. */
+#define SCALES_SUFFIX "_scale"
+static bool find_scales(const struct gguf *gguf, const char *name, struct model_tensor *out)
+{
+	char full[SOURCE_NAME_BYTES + sizeof SCALES_SUFFIX];
+	struct model_tensor scales;
+	snprintf(full, sizeof full, "%s" SCALES_SUFFIX, name);
+	if (!find_named(gguf, full, &scales))
+		return false;
+	out->scales = scales.data;
+	out->scale_rows = 1;
+	out->scale_cols = model_tensor_cols(out);
+	return true;
+}
+
+static bool are_scales(const struct gguf *gguf, struct gguf_string name)
+{
+	size_t tail = sizeof SCALES_SUFFIX - 1;
+	return gguf->made_up && name.len > tail && memcmp(name.data + name.len - tail, SCALES_SUFFIX, tail) == 0;
+}
+
 static bool find(const struct source *source, int layer, enum model_part part, struct model_tensor *out)
 {
 	char name[SOURCE_NAME_BYTES];
 	source_name_part(&names, layer, part, name);
-	return find_named(gguf_of(source), name, out);
+	return find_named(gguf_of(source), name, out) && (out->dtype != DTYPE_F8_E4M3 || find_scales(gguf_of(source), name, out));
 }
 
 /* llama3 scaling: one divisor for each frequency. */
@@ -342,7 +363,8 @@ static enum status refuse_unknown(const struct source *source, const struct mode
 	char text[SOURCE_NAME_BYTES];
 	for (size_t i = 0; i < gguf->n_tensors; i++) {
 		struct gguf_string name = gguf->tensors[i].name;
-		if (!gguf_string_equal(name, ROPE_FACTORS) && !source_name_is_known(&names, config, name.data, name.len))
+		if (!gguf_string_equal(name, ROPE_FACTORS) && !are_scales(gguf, name) &&
+			!source_name_is_known(&names, config, name.data, name.len))
 			return err_set_code(err, STATUS_INPUT, "unsupported_model",
 				"tensor '%s' is not part of a dense %s model; this engine would compute without it, so the file is "
 				"refused",

@@ -26,6 +26,19 @@ static void write_json(const char *json, char path[TINY_PATH_BYTES])
 	"{\"hidden_size\": 256, \"intermediate_size\": 512, \"num_hidden_layers\": 3, \"num_attention_heads\": 4, " \
 	"\"num_key_value_heads\": 2, \"vocab_size\": 300, \"architectures\": [\"LlamaForCausalLM\"]"
 
+static void scale_rows(const struct gguf *gguf, const char *name, int64_t rows, int64_t cols, float *values)
+{
+	char scales_name[80];
+	snprintf(scales_name, sizeof scales_name, "%s_scale", name);
+	const struct gguf_tensor *scales = gguf_find_tensor(gguf, scales_name);
+	assert_non_null(scales);
+	assert_int_equal(scales->dtype, DTYPE_F32);
+	assert_int_equal(scales->n_dims, 1);
+	assert_int_equal(scales->dims[0], rows);
+	for (int64_t i = 0; i < rows * cols; i++)
+		values[i] *= ((const float *)(const void *)scales->data)[i / cols];
+}
+
 static double spread_of(const struct gguf *gguf, const char *name)
 {
 	const struct gguf_tensor *tensor = gguf_find_tensor(gguf, name);
@@ -33,6 +46,8 @@ static double spread_of(const struct gguf *gguf, const char *name)
 	int64_t count = tensor->dims[0] * tensor->dims[1];
 	float *values = mem_calloc((size_t)count, sizeof *values);
 	dtype_dequantize(tensor->dtype, tensor->data, values, count);
+	if (tensor->dtype == DTYPE_F8_E4M3)
+		scale_rows(gguf, name, tensor->dims[1], tensor->dims[0], values);
 	double sum = 0, squares = 0;
 	for (int64_t i = 0; i < count; i++) {
 		assert_true(isfinite(values[i]));
@@ -46,7 +61,7 @@ static double spread_of(const struct gguf *gguf, const char *name)
 
 static void weights_of_every_type_are_finite_and_of_one_spread(void **state)
 {
-	static const char *const types[] = {"bf16", "f16", "f32", "q8_0", "q4_0", "q4_1", "q4_k_m"};
+	static const char *const types[] = {"bf16", "f16", "f32", "fp8", "q8_0", "q4_0", "q4_1", "q4_k_m"};
 	for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
 		char json[512], path[TINY_PATH_BYTES], spec[TINY_PATH_BYTES + 8];
 		struct gguf gguf;
@@ -96,19 +111,61 @@ static void engine_runs_on_a_made_up_model_and_repeats_itself(void **state)
 {
 	struct engine_options options;
 	struct bed_run first, second;
-	bed_options("tiny-bf16", &options);
-	options.load_format = "dummy";
-	for (int tp = 1; tp <= 2; tp++) {
-		struct bed_run *run = tp == 1 ? &first : &second;
-		options.tp = tp;
-		struct engine *engine = bed_open(&options, NULL);
-		bed_run_init(run, 7, 20, 12);
-		bed_run(engine, run);
-		assert_int_equal(run->result.finish, FINISH_LENGTH);
-		assert_int_equal(run->n_tokens, 12);
-		engine_destroy(engine);
+	static const char *const names[] = {"tiny-bf16", "tiny-fp8"};
+	for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+		bed_options(names[i], &options);
+		options.load_format = "dummy";
+		for (int tp = 1; tp <= 2; tp++) {
+			struct bed_run *run = tp == 1 ? &first : &second;
+			options.tp = tp;
+			struct engine *engine = bed_open(&options, NULL);
+			bed_run_init(run, 7, 20, 12);
+			bed_run(engine, run);
+			assert_int_equal(run->result.finish, FINISH_LENGTH);
+			assert_int_equal(run->n_tokens, 12);
+			engine_destroy(engine);
+		}
+		assert_memory_equal(first.tokens, second.tokens, 12 * sizeof first.tokens[0]);
 	}
-	assert_memory_equal(first.tokens, second.tokens, 12 * sizeof first.tokens[0]);
+}
+
+static void made_up_8_bit_floats_come_with_the_scales_of_their_rows(void **state)
+{
+	struct source source;
+	struct model_config config;
+	struct model_layer layer;
+	struct model_ends ends;
+	struct err err = {0};
+	assert_int_equal(source_open("shape:tiny-fp8", &source, &err), STATUS_OK);
+	assert_int_equal(model_config_read(&source, &config, &err), STATUS_OK);
+	model_layer_find(&source, &config, 1, &layer);
+	model_ends_find(&source, &config, &ends);
+	const struct model_tensor *matrices[] = {
+		&layer.q, &layer.k, &layer.v, &layer.attention_output, &layer.gate, &layer.up, &layer.down, &ends.output};
+	for (size_t i = 0; i < sizeof matrices / sizeof matrices[0]; i++) {
+		const struct model_tensor *matrix = matrices[i];
+		assert_int_equal(matrix->dtype, DTYPE_F8_E4M3);
+		assert_int_equal(matrix->scale_rows, 1);
+		assert_int_equal(matrix->scale_cols, model_tensor_cols(matrix));
+		for (int64_t row = 0; row < model_tensor_rows(matrix); row++)
+			assert_true(matrix->scales[row] > 0.02f / 64 * 0.9f && matrix->scales[row] < 0.02f / 64 * 1.1f);
+		assert_true(matrix->scales[0] != matrix->scales[1]);
+	}
+	assert_int_equal(ends.embedding.dtype, DTYPE_BF16);
+	assert_null(ends.embedding.scales);
+	source_close(&source);
+}
+
+/* The same bytes behind a file's name: a type without scales beside it must not reach a kernel. */
+static void files_cannot_hold_what_made_up_models_hold(void **state)
+{
+	struct file_map map;
+	struct gguf gguf;
+	struct err err = {0};
+	assert_int_equal(dummy_map_open("shape:tiny-fp8", &map, &err), STATUS_OK);
+	assert_int_equal(gguf_open_bytes(map.data, map.size, "model.gguf", &gguf, &err), STATUS_INPUT);
+	assert_non_null(strstr(err.text, "unknown type 1000"));
+	file_map_close(&map);
 }
 
 static void text_of_a_made_up_model_reads_back(void **state)
@@ -189,6 +246,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(same_name_gives_the_same_bytes),
 		cmocka_unit_test(large_shapes_take_no_memory_until_they_are_read),
 		cmocka_unit_test(engine_runs_on_a_made_up_model_and_repeats_itself),
+		cmocka_unit_test(made_up_8_bit_floats_come_with_the_scales_of_their_rows),
+		cmocka_unit_test(files_cannot_hold_what_made_up_models_hold),
 		cmocka_unit_test(text_of_a_made_up_model_reads_back),
 		cmocka_unit_test(unknown_shapes_and_types_are_refused_with_what_exists),
 		cmocka_unit_test(broken_json_shapes_are_refused_by_key),
