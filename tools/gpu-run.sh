@@ -6,6 +6,9 @@
 #                (default 90), with each of TOOLS (default "memcheck racecheck initcheck synccheck"): gpu-sanitize.json
 #   bench        every operation, steps, the GEMM library alone beside them, and speed through HTTP (folders of 9 GB are made for FP8_KINDS,
 #                default "fp8-row fp8-block"): gpu-bench.json
+#   prefill      of that, prompts of about 4096 tokens alone: gpu-prefill.json
+#   fp8          requests of 8-bit floats, one by one, some beside the GPU's clocks and power, to find why their speed varies:
+#                gpu-fp8.json and watch.csv (9 GB of memory, numpy; about two minutes)
 #   start        an 8B folder in the page cache, from the start of the server to the first token: gpu-start.json (15 GB of memory, numpy)
 #   peers        SmolLM2-135M's shape beside compiled transformers: gpu-peers.json (torch, transformers)
 #   llama        8B in GGUF files through llama.cpp's llama-bench, named by LLAMA_BENCH, and through HTTP: gpu-llama.json (KINDS, default
@@ -20,6 +23,7 @@ cd "$here" || exit 1
 script=$here/${0##*/}
 port=${PORT:-8139}
 limit_s=${LIMIT_S:-90}
+device=${DEVICE:-cuda} # cpu: a try of this script
 tools=${TOOLS:-memcheck racecheck initcheck synccheck}
 
 machine() {
@@ -30,7 +34,7 @@ machine() {
 # Ends here where the engine finds no GPU: experiments would measure the CPU.
 need_gpu() {
 	local said
-	said=$(./verdict-engine once --device cuda --model shape:tiny-bf16 --prompt x --max-tokens 1 2>&1 </dev/null)
+	said=$(./verdict-engine once --device "$device" --model shape:tiny-bf16 --prompt x --max-tokens 1 2>&1 </dev/null)
 	if grep -q '"device_unavailable"' <<<"$said"; then
 		grep '^verdict-engine:' <<<"$said" >&2
 		echo "run.sh $what: this machine has no GPU that the engine can use" >&2
@@ -160,7 +164,7 @@ run_sanitizer() {
 
 server=
 start_server() { # MODEL and switches
-	./verdict-engine serve --device cuda --port "$port" --model "$@" >"$out/serve.log" 2>&1 &
+	./verdict-engine serve --device "$device" --port "$port" --model "$@" >"$out/serve.log" 2>&1 &
 	server=$!
 	local i
 	for ((i = 0; i < 1200; i++)); do
@@ -177,11 +181,11 @@ stop_server() {
 	server=
 }
 rows=
-# Seconds that steps took and seconds between them, of the GPU's clock, since the server began.
+# Seconds that steps took, seconds between them, and steps, of the GPU's clock, since the server began.
 device_seconds() {
 	(exec 3<>"/dev/tcp/127.0.0.1/$port" && printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3 && timeout 10 awk '
 		/^verdict_device_seconds_total / { busy = $2 } /^verdict_device_gap_seconds_total / { gap = $2 }
-		END { printf "%.9f %.9f", busy, gap }' <&3)
+		/^verdict_device_steps_total / { steps = $2 } END { printf "%.9f %.9f %d", busy, gap, steps }' <&3)
 }
 bench_row() { # MODEL CONCURRENCY OUTPUT_TOKENS and more of verdict bench
 	local model=$1 concurrency=$2 tokens=$3 json before between
@@ -189,21 +193,28 @@ bench_row() { # MODEL CONCURRENCY OUTPUT_TOKENS and more of verdict bench
 	before=$(device_seconds)
 	json=$(timeout 300 ./verdict bench "http://127.0.0.1:$port" --warmup 1 --runs 3 --prompt Hello --output-tokens "$tokens" \
 		--concurrency "$concurrency" --json "$@") || return 1
-	between=$(awk '{ all = $3 + $4 - $1 - $2; if (all > 0) printf "%.4f", ($4 - $2) / all; else printf "null" }' \
+	between=$(awk '{ all = $4 + $5 - $1 - $2; if (all > 0) printf "%.4f", ($5 - $2) / all; else printf "null" }' \
 		<<<"$before $(device_seconds)")
 	printf '%-22s %4s in flight  %s, between steps %s of the time\n' "$model" "$concurrency" \
 		"$(grep -oE '"tok_per_s":[^,}]*' <<<"$json" | tail -n 1)" "$between"
 	rows+="${rows:+,}{\"model\":\"$model\",\"concurrency\":$concurrency,\"between_steps_frac\":$between,\"bench\":$json}"
 }
-# Tokens of a prompt a second, from the request to its first token. The prompts have some five tokens a word and are never the same.
-bench_prefill() { # MODEL WORDS
-	local json rate
-	json=$(timeout 300 ./verdict bench "http://127.0.0.1:$port" --warmup 1 --runs 3 --prompt-tokens "$2" --output-tokens 1 --json) ||
-		return 1
+# Tokens of a prompt a second, from the request to its first token, and how much of that time was the GPU's. Each byte of a prompt is a
+# token to models made up, so that numbers in a row make a prompt of any exact length. Nothing may come out of the prefix cache.
+bench_prefill() { # MODEL TOKENS first|again RUNS
+	local json rate before on_device
+	before=$(device_seconds)
+	json=$(timeout 300 ./verdict bench "http://127.0.0.1:$port" --warmup 0 --runs "$4" --prompt "$(seq -s ' ' 1 "$2" | head -c "$2")" \
+		--output-tokens 1 --json) || return 1
+	on_device=$(awk -v runs="$4" '{ printf "%.3f", 1000 * ($4 - $1) / runs }' <<<"$before $(device_seconds)")
 	rate=$(awk -F'[:,]' '/"overall"/ { in_all = 1 } in_all && /"prompt_tokens"/ && !tokens { tokens = $2 }
 		in_all && /"seconds"/ && !seconds { seconds = $2 } END { printf "%.1f", tokens / seconds }' <<<"$json")
-	printf '%-22s prompts of %s words  %s tokens/s to the first token\n' "$1" "$2" "$rate"
-	rows+="${rows:+,}{\"model\":\"$1\",\"prompt_words\":$2,\"prefill_tok_per_s\":$rate,\"bench\":$json}"
+	printf '%-22s %s tokens, %s: %s tokens/s to the first token, %s ms of a prompt on the GPU\n' "$1" "$2" "$3" "$rate" "$on_device"
+	rows+="${rows:+,}{\"model\":\"$1\",\"prompt_tokens\":$2,\"sent\":\"$3\","
+	rows+="\"prefill_tok_per_s\":$rate,\"device_ms\":$on_device,\"bench\":$json}"
+	awk -F'[:,]' -v tokens="$(($2 * $4))" '/"cached_frac"/ && $2 != 0 { bad = 1 } /"overall"/ { in_all = 1 }
+		in_all && /"prompt_tokens"/ && !seen { seen = 1; bad = bad || $2 != tokens } END { exit bad || !seen }' <<<"$json" ||
+		{ echo "prompts of $2 tokens came out of the cache, or had another length"; return 1; }
 }
 
 # A folder for models made here: in memory where that has room.
@@ -219,6 +230,12 @@ forget_models() {
 }
 trap 'stop_jobs; forget_models' EXIT
 
+# What was measured, on what, and further members (",\"name\":value").
+write_rows() { # FILE MEMBERS
+	printf '{"machine":"%s","engine":"%s","date":"%s","rows":[%s]%s}\n' "$(machine)" "$(./verdict-engine --version)" "$(date -u +%F)" \
+		"$rows" "${2:-}" >"$1"
+}
+
 bench_shape() { # NAME MODEL GRAPH_MAX_BS CONCURRENCY...
 	local name=$1 model=$2 cap=$3 status=0 n
 	shift 3
@@ -231,11 +248,19 @@ bench_shape() { # NAME MODEL GRAPH_MAX_BS CONCURRENCY...
 	return $status
 }
 
-# A chunk takes a whole prompt of 709 words, which are about 4,100 tokens.
-bench_long_prompts() { # NAME MODEL
-	local status=0
-	start_server "$2" --max-num-seqs 1 --graph-max-bs 1 --max-model-len 8192 --chunk-tokens 8192 || return 1
-	bench_prefill "$1" 709 || status=1
+long_prompts=(llama-8b-bf16 shape:llama-8b-bf16 3968 4096 4080 4094 4121)
+# A chunk takes a whole prompt. Each length comes once and then again, after prompts of another length that take what only the first
+# prompts of a server need: the GEMM library is asked for an algorithm for each new number of rows.
+bench_long_prompts() { # NAME MODEL WARM_UP_TOKENS TOKENS...
+	local status=0 name=$1 tokens
+	start_server "$2" --max-num-seqs 1 --graph-max-bs 1 --max-model-len 8192 --chunk-tokens 8192 --no-prefix-cache || return 1
+	bench_prefill "$name" "$3" first 1 || status=1
+	bench_prefill "$name" "$3" again 3 || status=1
+	shift 3
+	for tokens in "$@"; do
+		bench_prefill "$name" "$tokens" first 1 || status=1
+		bench_prefill "$name" "$tokens" again 5 || status=1
+	done
 	stop_server
 	return $status
 }
@@ -257,10 +282,10 @@ run_benches() {
 		./bench_step $shape cuda 50 --json "$out/bench-step-$shape.json" || status=1
 	done
 	bench_shape llama-8b-bf16 shape:llama-8b-bf16 128 1 8 32 128 || status=1
-	bench_long_prompts llama-8b-bf16 shape:llama-8b-bf16 || status=1
+	bench_long_prompts "${long_prompts[@]}" || status=1
 	bench_shape llama-1b-bf16 shape:llama-1b-bf16 32 1 32 || status=1
 	bench_shape smollm2-135m-bf16 shape:smollm2-135m-bf16 32 1 || status=1
-	for kind in q8_0 q4_k_m; do
+	for kind in q8_0 q4_k_m fp8; do
 		bench_shape llama-8b-$kind shape:llama-8b-$kind 32 1 8 || status=1
 	done
 	for kind in ${FP8_KINDS:-fp8-row fp8-block}; do
@@ -272,8 +297,105 @@ run_benches() {
 		fi
 		forget_models
 	done
-	printf '{"machine":"%s","engine":"%s","date":"%s","rows":[%s]%s}\n' "$(machine)" "$(./verdict-engine --version)" \
-		"$(date -u +%F)" "$rows" "$(members "$out"/bench-*.json)" >"$out/gpu-bench.json"
+	write_rows "$out/gpu-bench.json" "$(members "$out"/bench-*.json)"
+	return $status
+}
+
+run_prefill() {
+	local status=0
+	bench_long_prompts "${long_prompts[@]}" || status=1
+	write_rows "$out/gpu-prefill.json"
+	return $status
+}
+
+# --- fp8 ------------------------------------------------------------------------------------------------------------
+
+# Clocks and power every 50 ms, each line with the time of day. Asking may itself disturb steps, so most series go without.
+watch_gpu() {
+	stdbuf -oL nvidia-smi --query-gpu=timestamp,clocks.sm,clocks.mem,power.draw.instant,temperature.gpu,clocks_event_reasons.active \
+		--format=csv,noheader,nounits -lms 50 >"$out/watch.csv" 2>/dev/null &
+	watcher=$!
+}
+stop_watching() {
+	[ -n "$watcher" ] && kill "$watcher" 2>/dev/null && wait "$watcher" 2>/dev/null
+	watcher=
+}
+watcher=
+
+# What was seen between two times of day: lowest and highest SM clock in MHz, highest power in W, every reason for a lower clock.
+seen_between() { # FROM TO
+	[ -s "$out/watch.csv" ] || return 0
+	awk -F', ' -v from="$1" -v to="$2" '
+		$1 >= from && $1 <= to && NF >= 6 {
+			if (!n++ || $2 < low) low = $2
+			if ($2 > high) high = $2
+			if ($4 > watts) watts = $4
+			if (!($6 in reasons)) { reasons[$6]; list = list (list ? " " : "") $6 }
+		}
+		END { if (n) printf ",\"sm_mhz\":[%d,%d],\"watts_max\":%d,\"reasons\":\"%s\"", low, high, watts, list }' "$out/watch.csv"
+}
+
+# The same request again and again. Runs of one process follow each other at once; runs on their own have pauses between them. When the
+# two have the same pattern of speeds, what counts is the number of the request (its KV blocks); when not, time does (clocks, power).
+vary() { # NAME RUNS
+	local name=$1 runs=$2 json speeds before after began ended i
+	json=$(timeout 120 ./verdict bench "http://127.0.0.1:$port" --warmup 0 --runs "$runs" --prompt Hello --output-tokens 256 --json) ||
+		return 1
+	speeds=$(awk -F'[:,]' '/"overall"/ { exit } /"tok_per_s"/ { printf "%s%.1f", n++ ? "," : "", $2 }' <<<"$json")
+	printf '%-34s at once: %s tok/s\n' "$name" "$speeds"
+	rows+="${rows:+,}{\"series\":\"$name\",\"at_once_tok_per_s\":[$speeds],\"alone\":["
+	for ((i = 0; i < runs; i++)); do
+		before=$(device_seconds)
+		began=$(date +'%Y/%m/%d %H:%M:%S.%3N')
+		json=$(timeout 120 ./verdict bench "http://127.0.0.1:$port" --warmup 0 --runs 1 --prompt Hello --output-tokens 256 --json) ||
+			break
+		ended=$(date +'%Y/%m/%d %H:%M:%S.%3N')
+		after=$(device_seconds)
+		[ -n "$watcher" ] && sleep 0.1 # what was seen last is written then
+		after=$(awk '{ n = $6 - $3; printf "\"step_us\":%.1f,\"gap_us\":%.1f", n ? 1e6 * ($4 - $1) / n : 0, n ? 1e6 * ($5 - $2) / n : 0 }' \
+			<<<"$before $after")
+		after="{\"tok_per_s\":$(awk -F'[:,]' '/"tok_per_s"/ { printf "%.1f", $2; exit }' <<<"$json"),$after$(seen_between "$began" "$ended")"
+		printf '%-34s alone %s\n' "$name" "$after}"
+		rows+="$([ "$i" -gt 0 ] && echo ,)$after,\"from\":\"$began\",\"to\":\"$ended\"}"
+	done
+	rows+="]}"
+	[ "$i" -eq "$runs" ]
+}
+
+vary_server() { # NAME MODEL and switches
+	local status=0 name=$1 model=$2
+	shift 2
+	start_server "$model" --max-num-seqs 32 --graph-max-bs 32 --max-model-len 2048 "$@" || return 1
+	vary "$name" "${RUNS:-6}" || status=1
+	stop_server
+	return $status
+}
+
+# Each series changes one thing of the folder's first: nothing (weights lie elsewhere), the same KV blocks for every request, less room
+# for KV, the host waiting for every step, weights made up, another type. Long runs of steps alone say whether time alone makes them slow.
+run_fp8() {
+	local status=0 shape=${SHAPE:-llama-8b}
+	rm -f "$out"/watch.csv "$out"/bench-*.json
+	make_models_folder 12
+	python3 tools/random_model.py "$shape" fp8-row "$models/fp8" --fp8-head || return 1
+	vary_server "folder" "$models/fp8" || status=1
+	vary_server "folder, started again" "$models/fp8" || status=1
+	vary_server "folder, no prefix cache" "$models/fp8" --no-prefix-cache || status=1
+	vary_server "folder, a fifth of the memory" "$models/fp8" --mem-fraction 0.2 || status=1
+	vary_server "folder, no run-ahead" "$models/fp8" --run-ahead off || status=1
+	vary_server "made up" "shape:$shape-fp8" || status=1
+	if [ "$device" = cuda ]; then
+		for steps in 50 2000; do
+			./bench_step 8b-fp8 cuda $steps --rows 1 --json "$out/bench-fp8-$steps.json" || status=1
+		done
+	fi
+	watch_gpu
+	vary_server "folder, watched" "$models/fp8" || status=1
+	vary_server "made up, watched" "shape:$shape-fp8" || status=1
+	vary_server "q8_0 made up, watched" "shape:$shape-q8_0" || status=1
+	stop_watching
+	forget_models
+	write_rows "$out/gpu-fp8.json" "$(members "$out"/bench-fp8-*.json)"
 	return $status
 }
 
@@ -302,8 +424,7 @@ run_peers() {
 	local status=0
 	python3 tools/bench_transformers.py --json "$out/peer-transformers.json" ${WAIT_FOR:+--wait-for "$WAIT_FOR"} || status=1
 	bench_shape smollm2-135m-bf16 shape:smollm2-135m-bf16 32 1 || status=1
-	printf '{"machine":"%s","engine":"%s","date":"%s","rows":[%s]%s}\n' "$(machine)" "$(./verdict-engine --version)" \
-		"$(date -u +%F)" "$rows" "$(members "$out"/peer-*.json)" >"$out/gpu-peers.json"
+	write_rows "$out/gpu-peers.json" "$(members "$out"/peer-*.json)"
 	return $status
 }
 
@@ -327,8 +448,7 @@ run_llama() {
 		fi
 		forget_models
 	done
-	printf '{"machine":"%s","engine":"%s","date":"%s","rows":[%s]%s}\n' "$(machine)" "$(./verdict-engine --version)" \
-		"$(date -u +%F)" "$rows" "$(members "$out"/llama-*.json)" >"$out/gpu-llama.json"
+	write_rows "$out/gpu-llama.json" "$(members "$out"/llama-*.json)"
 	return $status
 }
 
@@ -348,15 +468,17 @@ run_experiments() {
 }
 
 case $what in
-test | sanitize | bench | start | peers | llama | experiments) need_gpu ;;
+test | sanitize | bench | prefill | fp8 | start | peers | llama | experiments) need_gpu ;;
 esac
 case $what in
 test) run_tests ;;
 sanitize) run_sanitizer ;;
 bench) run_benches ;;
+prefill) run_prefill ;;
+fp8) run_fp8 ;;
 start) run_starts ;;
 peers) run_peers ;;
 llama) run_llama ;;
 experiments) run_experiments ;;
-*) sed -n '3,15s/^# //p' "$script" >&2; exit 2 ;;
+*) sed -n '3,18s/^# //p' "$script" >&2; exit 2 ;;
 esac
