@@ -61,6 +61,17 @@ stop_jobs() {
 	[ -n "$running" ] && kill -TERM $running 2>/dev/null && wait
 }
 
+# What must not outlive this script: the logs of its tests, and models made here.
+logs=
+models=
+forget_folders() {
+	[ -n "$logs" ] && rm -rf "$logs"
+	[ -n "$models" ] && rm -rf "$models"
+	logs=
+	models=
+}
+trap 'stop_jobs; forget_folders' EXIT
+
 # --- test -----------------------------------------------------------------------------------------------------------
 
 test_one() { # PROGRAM LOG
@@ -85,7 +96,7 @@ report_tested() { # PROGRAM LOG: a line and a member of rows; fails when a test 
 }
 
 run_tests() {
-	local failed=0 program alone=./test_memory_cuda logs
+	local failed=0 program alone=./test_memory_cuda
 	rows=
 	logs=$(mktemp -d)
 	for program in ./test_*; do
@@ -101,7 +112,7 @@ run_tests() {
 	for program in ./test_*; do
 		report_tested "$program" "$logs/${program#./}" || failed=1
 	done
-	rm -rf "$logs"
+	forget_folders
 	printf '{"machine":"%s","engine":"%s","at_a_time":%d,"tests":[%s]}\n' "$(machine)" "$(./verdict-engine --version)" "${JOBS:-4}" "$rows" \
 		>"$out/gpu-test.json"
 	return $failed
@@ -218,17 +229,11 @@ bench_prefill() { # MODEL TOKENS first|again RUNS
 }
 
 # A folder for models made here: in memory where that has room.
-models=
 make_models_folder() { # GIGABYTES
 	local place=/dev/shm
 	[ "$(df --output=avail -B 1G $place 2>/dev/null | tail -n 1)" -ge "$1" ] 2>/dev/null || place=${TMPDIR:-/tmp}
 	models=$(mktemp -d "$place/verdict-models-XXXXXX")
 }
-forget_models() {
-	[ -n "$models" ] && rm -rf "$models"
-	models=
-}
-trap 'stop_jobs; forget_models' EXIT
 
 # What was measured, on what, and further members (",\"name\":value").
 write_rows() { # FILE MEMBERS
@@ -295,7 +300,7 @@ run_benches() {
 		else
 			echo "llama-8b-$kind: left out, its folder could not be made (Python with numpy, 9 GB)"
 		fi
-		forget_models
+		forget_folders
 	done
 	write_rows "$out/gpu-bench.json" "$(members "$out"/bench-*.json)"
 	return $status
@@ -408,7 +413,7 @@ run_starts() {
 	echo "a folder just written, in $models:"
 	# shellcheck disable=SC2086
 	python3 tools/start_time.py --json "$out/start-folder.json" -- ./verdict-engine serve --model "$models/8b" $switches || status=1
-	forget_models
+	forget_folders
 	echo "weights made up:"
 	# shellcheck disable=SC2086
 	python3 tools/start_time.py --json "$out/start-dummy.json" -- \
@@ -438,15 +443,21 @@ run_llama() {
 	for kind in ${KINDS:-q8_0 q4_k_m bf16}; do
 		make_models_folder 18
 		if python3 tools/random_gguf.py llama-8b "$kind" "$models/8b.gguf"; then
-			timeout 300 "$LLAMA_BENCH" -m "$models/8b.gguf" -ngl 99 -fa 1 -ub 2048 -b 4096 -p 512,4096 -n 128 -r 3 -o json \
-				>"$out/llama-$kind.json" 2>"$out/llama-$kind.log" || status=1
-			grep -E '"(n_prompt|n_gen|avg_ts)"' "$out/llama-$kind.json" | tr -d '\n '
-			echo " llama.cpp, $kind"
+			if timeout 300 "$LLAMA_BENCH" -m "$models/8b.gguf" -ngl 99 -fa 1 -ub 2048 -b 4096 -p 512,4096 -n 128 -r 3 \
+				-o json >"$out/llama-$kind.json" 2>"$out/llama-$kind.log"; then
+				grep -E '"(n_prompt|n_gen|avg_ts)"' "$out/llama-$kind.json" | tr -d '\n '
+				echo " llama.cpp, $kind"
+			else
+				rm -f "$out/llama-$kind.json" # what it began is no JSON
+				echo "llama-8b-$kind: llama.cpp failed: $(tail -n 1 "$out/llama-$kind.log")"
+				status=1
+			fi
 			bench_shape "llama-8b-$kind" "$models/8b.gguf" 32 1 || status=1
 		else
+			echo "llama-8b-$kind: left out, its file could not be made"
 			status=1
 		fi
-		forget_models
+		forget_folders
 	done
 	write_rows "$out/gpu-llama.json" "$(members "$out"/llama-*.json)"
 	return $status

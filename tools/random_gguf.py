@@ -12,12 +12,15 @@ import math
 import os
 import sys
 
-import gguf
-import numpy
-from gguf import GGMLQuantizationType as Type
+try:
+    import gguf
+    import numpy
+    from gguf import GGMLQuantizationType as Type
+except ImportError as missing:
+    sys.exit(f"random_gguf.py: {missing}: gguf and numpy are needed")
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from random_model import DEVIATION, SHAPES, SPECIAL, as_bf16, byte_texts  # noqa: E402
+from random_model import DEVIATION, SHAPES, SPECIAL, as_bf16, at_least, byte_texts  # noqa: E402
 
 POOL = 1 << 24  # random weights
 TYPES = {"bf16": (Type.BF16, Type.BF16, gguf.LlamaFileType.MOSTLY_BF16), "q8_0": (Type.Q8_0, Type.Q8_0, gguf.LlamaFileType.MOSTLY_Q8_0),
@@ -117,40 +120,50 @@ def data_of(number, kind, dimensions, pools):
     return numpy.resize(numpy.roll(pools[kind], -start), length).reshape(dimensions[0], -1)
 
 
+def write_file(path, shape, kind, seed):
+    """Returns the bytes of its tensors."""
+    coarse, fine, file_type = TYPES[kind]
+    random = numpy.random.Generator(numpy.random.PCG64(seed))
+    tensors = tensors_of(shape, coarse, fine)
+    pools = {form: make_pool(form, random) for form in dict.fromkeys([coarse, fine])}
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_name(f"{shape}-{kind}")
+    writer.add_file_type(file_type)
+    add_sizes(writer, shape)
+    add_tokenizer(writer, SHAPES[shape][6])
+    total = 0
+    for name, stored_as, dimensions in tensors:
+        weights, size = gguf.GGML_QUANT_SIZES[stored_as]
+        stored = (*dimensions[:-1], dimensions[-1] // weights * size)
+        is_blocks = stored_as != Type.F32
+        n_bytes = math.prod(stored)
+        writer.add_tensor_info(name + ".weight", stored if is_blocks else dimensions, numpy.dtype(numpy.uint8 if is_blocks else numpy.float32),
+                               n_bytes, raw_dtype=stored_as if is_blocks else None)
+        total += n_bytes
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    for number, (_, stored_as, dimensions) in enumerate(tensors):
+        writer.write_tensor_data(data_of(number, stored_as, dimensions, pools))
+    writer.close()
+    return total
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("shape", choices=SHAPES)
     parser.add_argument("type", choices=TYPES)
     parser.add_argument("file")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=at_least(0), default=1)
     options = parser.parse_args()
-    coarse, fine, file_type = TYPES[options.type]
+    fine = TYPES[options.type][1]
     widths = SHAPES[options.shape][1:3]
     if any(width % gguf.GGML_QUANT_SIZES[fine][0] for width in widths):
         parser.error(f"the widths of {options.shape} are no multiples of the {gguf.GGML_QUANT_SIZES[fine][0]} weights of a block")
-    random = numpy.random.Generator(numpy.random.PCG64(options.seed))
-    tensors = tensors_of(options.shape, coarse, fine)
-    pools = {kind: make_pool(kind, random) for kind in dict.fromkeys([coarse, fine])}
-    writer = gguf.GGUFWriter(options.file, "llama")
-    writer.add_name(f"{options.shape}-{options.type}")
-    writer.add_file_type(file_type)
-    add_sizes(writer, options.shape)
-    add_tokenizer(writer, SHAPES[options.shape][6])
-    total = 0
-    for name, kind, dimensions in tensors:
-        weights, size = gguf.GGML_QUANT_SIZES[kind]
-        stored = (*dimensions[:-1], dimensions[-1] // weights * size)
-        is_blocks = kind != Type.F32
-        n_bytes = math.prod(stored)
-        writer.add_tensor_info(name + ".weight", stored if is_blocks else dimensions, numpy.dtype(numpy.uint8 if is_blocks else numpy.float32),
-                               n_bytes, raw_dtype=kind if is_blocks else None)
-        total += n_bytes
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_ti_data_to_file()
-    for number, (_, kind, dimensions) in enumerate(tensors):
-        writer.write_tensor_data(data_of(number, kind, dimensions, pools))
-    writer.close()
+    try:
+        total = write_file(options.file, options.shape, options.type, options.seed)
+    except OSError as failure:
+        sys.exit(f"random_gguf.py: cannot write {failure.filename or options.file}: {failure.strerror}")
     print(f"{options.file}: {options.shape} {options.type}, {total / 1e9:.2f} GB of weights")
 
 

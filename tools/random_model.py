@@ -16,8 +16,12 @@ import math
 import multiprocessing
 import os
 import struct
+import sys
 
-import numpy
+try:
+    import numpy
+except ImportError as missing:
+    sys.exit(f"{os.path.basename(sys.argv[0])}: {missing}: numpy is needed")
 
 SHAPES = {  # layers, hidden, ffn, heads, KV heads, head size, vocabulary, context, rope theta, tied head
     "tiny": (2, 64, 128, 2, 1, 64, 1024, 512, 10000.0, False),
@@ -33,6 +37,17 @@ SPECIAL = ["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>"]
 SPLIT = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 CODES = {"bf16": "BF16", "fp16": "F16", "fp32": "F32", "fp8": "F8_E4M3"}
 BYTES = {"BF16": 2, "F16": 2, "F32": 4, "F8_E4M3": 1}
+
+
+def at_least(least):
+    """A type of arguments: whole numbers from least on."""
+    def parse(text):
+        number = int(text)
+        if number < least:
+            raise argparse.ArgumentTypeError(f"{number} is below {least}")
+        return number
+    parse.__name__ = "int"  # as argparse calls it when the text is no number
+    return parse
 
 
 def as_bf16(values):
@@ -217,15 +232,18 @@ def main():
     parser.add_argument("shape", choices=SHAPES)
     parser.add_argument("type", choices=["bf16", "fp16", "fp32", "fp8-row", "fp8-block"])
     parser.add_argument("folder")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--jobs", type=int, default=8)
-    parser.add_argument("--shard-bytes", type=int, default=2 << 30)
+    parser.add_argument("--seed", type=at_least(0), default=1)
+    parser.add_argument("--jobs", type=at_least(1), default=8)
+    parser.add_argument("--shard-bytes", type=at_least(1), default=2 << 30)
     parser.add_argument("--fp8-head", action="store_true")
     options = parser.parse_args()
-    os.makedirs(options.folder, exist_ok=True)
-    write_config(options.folder, options.shape, options.type)
-    write_tokenizer(options.folder, SHAPES[options.shape][6])
-    total = write_weights(options.folder, options.shape, options.type, options)
+    try:
+        os.makedirs(options.folder, exist_ok=True)
+        write_config(options.folder, options.shape, options.type)
+        write_tokenizer(options.folder, SHAPES[options.shape][6])
+        total = write_weights(options.folder, options.shape, options.type, options)
+    except OSError as failure:
+        sys.exit(f"random_model.py: cannot write {failure.filename or options.folder}: {failure.strerror}")
     print(f"{options.folder}: {options.shape} {options.type}, {total / 1e9:.2f} GB of weights")
 
 

@@ -1,11 +1,12 @@
-/* tools/gpu-run.sh, with scripts in the place of the programs of a bundle: without a GPU it says so and measures nothing, and what
- * it started ends with it. */
+/* tools/gpu-run.sh, with scripts in the place of the programs of a bundle: without a GPU it says so and measures nothing, what it
+ * started or wrote for its own use ends with it, and what it writes is JSON also when a program failed. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
@@ -18,6 +19,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/json.h"
 #include "base/text.h"
 #include "tests/support/temp_folder.h"
 
@@ -51,11 +53,12 @@ static void open_bundle(struct bundle *bundle, const char *engine, const char *v
 	temp_folder_write_text(&bundle->folder, "e.json", "{}");
 	assert_int_equal(mkfifo(bundle->news, 0600), 0);
 	assert_int_equal(setenv("ONLY", "e.json", 1), 0);
+	assert_int_equal(setenv("TMPDIR", bundle->folder.path, 1), 0);
 }
 
-static pid_t start_experiments(const struct bundle *bundle)
+static pid_t start(const struct bundle *bundle, const char *what)
 {
-	const char *const words[] = {"bash", bundle->run, "experiments", NULL};
+	const char *const words[] = {"bash", bundle->run, what, NULL};
 	posix_spawn_file_actions_t actions;
 	pid_t pid = 0;
 	posix_spawn_file_actions_init(&actions);
@@ -94,7 +97,7 @@ static void without_a_gpu_it_says_so_and_measures_nothing(void **state)
 		"#!/bin/sh\necho 'verdict-engine: --device cuda: there is none' >&2\necho '{\"error\":\"device_unavailable\"}' "
 		">&2\nexit 3\n",
 		"#!/bin/sh\necho measured\n");
-	pid_t pid = start_experiments(&bundle);
+	pid_t pid = start(&bundle, "experiments");
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_true(WIFEXITED(status));
 	assert_int_equal(WEXITSTATUS(status), 3);
@@ -106,20 +109,73 @@ static void without_a_gpu_it_says_so_and_measures_nothing(void **state)
 	temp_folder_remove(&bundle.folder);
 }
 
+/* Writes its process id into the pipe and stays. */
+#define LASTING "#!/bin/sh\ncd \"${0%/*}\" || exit 1\necho $$ >news\nexec sleep 300\n"
+
+/* Ends the script once LASTING runs, and expects that to be gone with it. */
+static void end_script_and_program(const struct bundle *bundle, const char *what)
+{
+	int news = open(bundle->news, O_RDWR | O_CLOEXEC); /* a writer that stays, so that reading waits for news */
+	assert_true(news >= 0);
+	pid_t script = start(bundle, what), program = read_pid(news);
+	assert_int_equal(kill(script, SIGTERM), 0);
+	assert_int_equal(waitpid(script, NULL, 0), script);
+	bool lives = kill(program, 0) == 0;
+	if (lives)
+		kill(program, SIGKILL);
+	assert_false(lives);
+	close(news);
+}
+
 static void an_experiment_ends_with_the_script_that_runs_it(void **state)
 {
 	struct bundle bundle;
-	open_bundle(&bundle, "#!/bin/sh\nexit 0\n", "#!/bin/sh\ncd \"${0%/*}\" || exit 1\necho $$ >news\nexec sleep 300\n");
-	int news = open(bundle.news, O_RDWR | O_CLOEXEC); /* a writer that stays, so that reading waits for news */
-	assert_true(news >= 0);
-	pid_t script = start_experiments(&bundle), experiment = read_pid(news);
-	assert_int_equal(kill(script, SIGTERM), 0);
-	assert_int_equal(waitpid(script, NULL, 0), script);
-	bool lives = kill(experiment, 0) == 0;
-	if (lives)
-		kill(experiment, SIGKILL);
-	assert_false(lives);
-	close(news);
+	open_bundle(&bundle, "#!/bin/sh\nexit 0\n", LASTING);
+	end_script_and_program(&bundle, "experiments");
+	temp_folder_remove(&bundle.folder);
+}
+
+static void a_test_run_that_is_stopped_leaves_no_program_and_no_folder(void **state)
+{
+	struct bundle bundle;
+	char pattern[128];
+	glob_t found;
+	open_bundle(&bundle, "#!/bin/sh\nexit 0\n", "#!/bin/sh\nexit 0\n");
+	write_program(&bundle, "test_lasting", LASTING);
+	end_script_and_program(&bundle, "test");
+	snprintf(pattern, sizeof pattern, "%s/tmp.*", bundle.folder.path);
+	assert_int_equal(glob(pattern, 0, NULL, &found), GLOB_NOMATCH);
+	temp_folder_remove(&bundle.folder);
+}
+
+/* Instead of a model, python3 makes nothing; the program that is to be measured ends in the middle of its report. */
+static void a_program_that_fails_in_its_report_is_left_out_of_ours(void **state)
+{
+	struct bundle bundle;
+	struct text said = {0}, report = {0};
+	char path[192], search[4096];
+	int status = 0;
+	open_bundle(&bundle, "#!/bin/sh\n[ \"$1\" != serve ]\n", "#!/bin/sh\nexit 0\n");
+	write_program(&bundle, "python3", "#!/bin/sh\nexit 0\n");
+	write_program(&bundle, "llama-bench", "#!/bin/sh\necho '[ {'\necho 'out of memory' >&2\nexit 1\n");
+	snprintf(search, sizeof search, "%s:/usr/local/bin:/usr/bin:/bin", bundle.folder.path);
+	assert_int_equal(setenv("PATH", search, 1), 0);
+	assert_int_equal(setenv("LLAMA_BENCH", "llama-bench", 1), 0);
+	assert_int_equal(setenv("KINDS", "q8_0", 1), 0);
+	pid_t pid = start(&bundle, "llama");
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFEXITED(status));
+	assert_int_equal(WEXITSTATUS(status), 1);
+	assert_int_equal(file_read(bundle.said, 4096, &said, NULL), STATUS_OK);
+	assert_non_null(strstr(text_str(&said), "llama-8b-q8_0: llama.cpp failed: out of memory"));
+	snprintf(path, sizeof path, "%s/gpu-llama.json", bundle.folder.path);
+	assert_int_equal(file_read(path, 4096, &report, NULL), STATUS_OK);
+	struct json *json = NULL;
+	assert_int_equal(json_parse(text_str(&report), report.len, "gpu-llama.json", &json, NULL), STATUS_OK);
+	assert_null(json_get(json, "llama-q8_0"));
+	json_free(json);
+	text_release(&said);
+	text_release(&report);
 	temp_folder_remove(&bundle.folder);
 }
 
@@ -128,6 +184,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(without_a_gpu_it_says_so_and_measures_nothing),
 		cmocka_unit_test(an_experiment_ends_with_the_script_that_runs_it),
+		cmocka_unit_test(a_test_run_that_is_stopped_leaves_no_program_and_no_folder),
+		cmocka_unit_test(a_program_that_fails_in_its_report_is_left_out_of_ours),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
