@@ -110,8 +110,7 @@ static void append_knobs(struct engine_options *o, struct option *table, size_t 
 			"(default auto)."},
 		{"speculation", OPTION_STRING, &o->speculation, 0, 0, "off|ngram",
 			"Guess tokens ahead from repeated text and verify them in one step; the output stays the same, on GPUs but "
-			"for "
-			"last bits that only --deterministic keeps (default off)."},
+			"for last bits that only --deterministic keeps (default off)."},
 		{"spec-draft-max", OPTION_I64, &o->spec_draft_max, 1, DRAFT_MAX, "N", "Most guessed tokens per step (default 6)."},
 		{"spec-ngram-min", OPTION_I64, &o->spec_ngram_min, 1, DRAFT_MAX, "N",
 			"Shortest repeated n-gram to trust (default 2)."},

@@ -209,7 +209,8 @@ struct kn_ops {
 	enum status (*embed)(struct kn_backend *backend, const struct kn_matrix *table, const int32_t *ids, int n_rows, float *out,
 		int64_t out_stride, struct err *err);
 	enum status (*matmul)(struct kn_backend *backend, const struct kn_matmul *args, int n_rows, struct err *err);
-	/* As matmul of each in turn. Best where each reads the y of the one before: a backend may then do all in one pass. */
+	/* As matmul of each in turn, but for rounding: where each reads the y of the one before, a backend may do their norms
+	 * within the products. */
 	enum status (*matmul_chain)(
 		struct kn_backend *backend, const struct kn_matmul *chain, int count, int n_rows, struct err *err);
 	enum status (*attention)(struct kn_backend *backend, const struct kn_attention *args, int n_rows, struct err *err);

@@ -284,7 +284,7 @@ static __device__ __forceinline__ bool is_last_split(const struct decode_row &r,
 /* Block: blockIdx.z-th, gridDim.z-th further splits of the keys of every gridDim.y-th row, for query heads that share a KV head.
  * Warp: every WARPS-th tile of 16 keys of the split, which is one block of the cache, in its own ring of shared memory.
  * Cached keys of the first tiles are asked for before the wait for the kernel in front: no kernel of this step writes them.
- * Steps are apart: a step's first kernel (exchange.cu) waits for the end of the step before, and the others of the step for its own. */
+ * Steps are apart: a step's first kernel (exchange.cu) waits for the end of the step before, the others of the step for its own. */
 template <int HEAD_DIM, int SLOTS>
 static __global__ void __launch_bounds__(decode_shape<HEAD_DIM>::THREADS, HEAD_DIM <= 128 ? 2 : 1)
 	attention_decode_kernel(const struct kn_attention a, const struct attention_cut cut, float *partials, uint32_t *tickets)

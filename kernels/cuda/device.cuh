@@ -27,7 +27,9 @@ struct kn_backend {
 	struct batch *batch; /* see batch.cuh; NULL: not this GPU */
 	struct upload *upload; /* made with the first weights */
 	void *prepared; /* [rows_max][cols_max] input of a many-row product, in the weights' type */
-	void *product; /* [rows_max][2 * cols_max] gate and up before SwiGLU, fp32 or bf16 */
+	/* [rows_max][2 * cols_max] fp32: gate and up before SwiGLU, in fp32 or bf16; or what a norm between two products of
+	 * batch.cuh reads. Each is written and read within one operation or one chain of them. */
+	void *product;
 	float *attention_partials; /* see attention.cu */
 	uint32_t *attention_tickets;
 	struct quant_workspace quant;

@@ -12,7 +12,6 @@
 #include "kernels/cuda/quant_output.cuh"
 
 #define WARPS_MAX 16
-#define STATIC_BYTES 256 /* of shared memory: what the kernel declares itself */
 #define RESERVED_BYTES 1024 /* of shared memory, with each block; source: CUDA C++ programming guide, compute capability 9.0 */
 #define BATCH_STRIPS 4 /* whose sums are kept before the block's warps meet to add them up */
 
@@ -285,10 +284,10 @@ typedef void product_kernel(const struct product_args);
 /* n_stages: HELD, at most held_most(FORM). */
 template <int FORM> static product_kernel *kernel_holding(int n_stages)
 {
-	constexpr int MOST = held_most(FORM);
+	constexpr int MOST = held_most(FORM), ONE = MOST < 1 ? MOST : 1;
 	if (n_stages == 0)
 		return quant_one_kernel<FORM, 0>;
-	return n_stages == 1 ? quant_one_kernel < FORM, MOST < 1 ? MOST : 1 > : quant_one_kernel<FORM, MOST>;
+	return n_stages == 1 ? quant_one_kernel<FORM, ONE> : quant_one_kernel<FORM, MOST>;
 }
 
 static product_kernel *kernel_of(int form, int n_stages)

@@ -60,7 +60,7 @@ static __device__ struct row_extent scan_split(const float *logits, int begin, i
 	return join_warp(warps[threadIdx.x % CUDA_WARP]);
 }
 
-/* --- sums ---------------------------------------------------------------------------------------------------------------------- */
+/* --- sums --------------------------------------------------------------------------------------------------------- */
 
 static __device__ __forceinline__ double sum_warp(double sum)
 {
@@ -87,7 +87,7 @@ static __device__ double sum_split(const struct row_cut &row, int begin, int end
 	return sum_warp(warps[threadIdx.x % CUDA_WARP]);
 }
 
-/* --- noise: random_bits of base/random.c, then noise of the reference --------------------------------------------------------- */
+/* --- noise: random_bits of base/random.c, then noise of the reference --------------------------------------------- */
 
 static __device__ uint64_t key_of_position(uint64_t seed, uint64_t position)
 {
@@ -115,7 +115,7 @@ static __device__ __forceinline__ double noise(uint64_t key, int id)
 	return __dmul_rn(__dadd_rn((double)bits, 0.5), 0x1p-52);
 }
 
-/* --- drawing ------------------------------------------------------------------------------------------------------------------- */
+/* --- drawing ------------------------------------------------------------------------------------------------------ */
 
 static __device__ __forceinline__ struct sample_arrival earlier(const struct sample_arrival &a, const struct sample_arrival &b)
 {
@@ -164,7 +164,7 @@ static __device__ struct sample_arrival race_split(
 	return earliest_of_warp(warps[threadIdx.x % CUDA_WARP]);
 }
 
-/* --- the end of a step --------------------------------------------------------------------------------------------------------- */
+/* --- the end of a step -------------------------------------------------------------------------------------------- */
 
 /* By one thread of every row, after its outcome was written; the last of all reports. */
 static __device__ void end_row(const struct sample_args &a)
@@ -295,7 +295,7 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS) draw_kernel(const struc
 	write_outcome(a, line, {best.id, logprob});
 }
 
-/* --- launch -------------------------------------------------------------------------------------------------------------------- */
+/* --- launch ------------------------------------------------------------------------------------------------------- */
 
 uint64_t kn_cuda_sample_scratch_bytes(int logits_max, int64_t vocab)
 {

@@ -14,7 +14,7 @@ struct row_extent {
 	int broken; /* 1: NaN, 2: infinity */
 };
 
-/* --- weights: as exp_group of the reference, each rounding written out -------------------------------------------------------- */
+/* --- weights: as exp_group of the reference, each rounding written out -------------------------------------------- */
 
 static __device__ __forceinline__ float exp_negative(float x)
 {
@@ -50,7 +50,7 @@ static __device__ __forceinline__ float weight_of(const struct row_cut &row, flo
 	return exponent > EXPONENT_MIN && is_kept(row, logit, id) ? exp_negative(exponent) : 0.0f;
 }
 
-/* --- passes over a row --------------------------------------------------------------------------------------------------------- */
+/* --- passes over a row -------------------------------------------------------------------------------------------- */
 
 /* A thread asks for its next logits at once: a load takes longer than what is done with it. */
 #define AHEAD 8
@@ -64,7 +64,7 @@ static __device__ __forceinline__ void load_ahead(const float *logits, int id, i
 		ahead[i] = id < end ? logits[id] : NAN;
 }
 
-/* --- cuts --------------------------------------------------------------------------------------------------------------------- */
+/* --- cuts --------------------------------------------------------------------------------------------------------- */
 
 /* Ascending in the order of tokens: logit down, id up. */
 static __device__ __forceinline__ uint64_t key_of(float logit, int id)
@@ -287,8 +287,8 @@ static __device__ __noinline__ void cut_row(
 }
 
 /* What the filters leave. */
-static __device__ void apply_filters(
-	const struct kn_sampling &sampling, const struct row_extent &extent, int vocab, struct row_cut &row, struct cut_shared &shared)
+static __device__ void apply_filters(const struct kn_sampling &sampling, const struct row_extent &extent, int vocab,
+	struct row_cut &row, struct cut_shared &shared)
 {
 	row.shares = shares_of_one(vocab);
 	if (sampling.top_k == 1) {
