@@ -25,6 +25,10 @@ extern char **environ;
 static void program_path(const char *name, char *out, size_t out_bytes)
 {
 	char self[3072];
+	if (name[0] == '/') {
+		snprintf(out, out_bytes, "%s", name);
+		return;
+	}
 	ssize_t len = readlink("/proc/self/exe", self, sizeof self - 1);
 	assert_true(len > 0);
 	self[len] = '\0';

@@ -13,8 +13,8 @@ struct program_result {
 	struct text out, err;
 };
 
-/* Runs NAME ("verdict-engine") beside the test's own build folder with words, NULL-terminated, and no input. Fails the test
- * when it cannot be run or takes longer than 120 s (it is killed then). */
+/* Runs NAME ("verdict-engine") beside the test's own build folder, or the program with that path, with words, NULL-terminated, and
+ * no input. Fails the test when it cannot be run or takes longer than 120 s (it is killed then). */
 void program_run(const char *name, const char *const *words, struct program_result *out);
 void program_result_release(struct program_result *result);
 
