@@ -6,7 +6,7 @@
 #                (default 90), with each of TOOLS (default "memcheck racecheck initcheck synccheck"): gpu-sanitize.json
 #   bench        every operation, steps, the GEMM library alone beside them, and speed through HTTP (folders of 9 GB are made for FP8_KINDS,
 #                default "fp8-row fp8-block"): gpu-bench.json
-#   prefill      of that, prompts of about 4096 tokens alone: gpu-prefill.json
+#   prefill      of that, prompts of LENGTHS tokens alone (default: some of about 4096), of SHAPE (default llama-8b): gpu-prefill.json
 #   fp8          requests of 8-bit floats, one by one, some beside the GPU's clocks and power, to find why their speed varies:
 #                gpu-fp8.json and watch.csv (9 GB of memory, numpy; about two minutes)
 #   start        an 8B folder in the page cache, from the start of the server to the first token: gpu-start.json (15 GB of memory, numpy)
@@ -253,16 +253,13 @@ bench_shape() { # NAME MODEL GRAPH_MAX_BS CONCURRENCY...
 	return $status
 }
 
-long_prompts=(llama-8b-bf16 shape:llama-8b-bf16 3968 4096 4080 4094 4121)
-# A chunk takes a whole prompt. Each length comes once and then again, after prompts of another length that take what only the first
-# prompts of a server need: the GEMM library is asked for an algorithm for each new number of rows.
-bench_long_prompts() { # NAME MODEL WARM_UP_TOKENS TOKENS...
-	local status=0 name=$1 tokens
-	start_server "$2" --max-num-seqs 1 --graph-max-bs 1 --max-model-len 8192 --chunk-tokens 8192 --no-prefix-cache || return 1
-	bench_prefill "$name" "$3" first 1 || status=1
-	bench_prefill "$name" "$3" again 3 || status=1
-	shift 3
-	for tokens in "$@"; do
+# A chunk takes a whole prompt. Each length comes once and then again: the GEMM library is asked for an algorithm for each new number of
+# rows. The first length takes what only a server's first prompts need. 4224 tokens are as many tiles of 128 rows as 4121, so alike
+# times of the two say that what 4121 cost more than 4096 are tiles.
+bench_long_prompts() {
+	local status=0 name=${SHAPE:-llama-8b}-bf16 tokens
+	start_server "shape:$name" --max-num-seqs 1 --graph-max-bs 1 --chunk-tokens 8192 --no-prefix-cache || return 1
+	for tokens in ${LENGTHS:-3968 4096 4080 4094 4121 4224}; do
 		bench_prefill "$name" "$tokens" first 1 || status=1
 		bench_prefill "$name" "$tokens" again 5 || status=1
 	done
@@ -287,7 +284,7 @@ run_benches() {
 		./bench_step $shape cuda 50 --json "$out/bench-step-$shape.json" || status=1
 	done
 	bench_shape llama-8b-bf16 shape:llama-8b-bf16 128 1 8 32 128 || status=1
-	bench_long_prompts "${long_prompts[@]}" || status=1
+	bench_long_prompts || status=1
 	bench_shape llama-1b-bf16 shape:llama-1b-bf16 32 1 32 || status=1
 	bench_shape smollm2-135m-bf16 shape:smollm2-135m-bf16 32 1 || status=1
 	for kind in q8_0 q4_k_m fp8; do
@@ -308,7 +305,7 @@ run_benches() {
 
 run_prefill() {
 	local status=0
-	bench_long_prompts "${long_prompts[@]}" || status=1
+	bench_long_prompts || status=1
 	write_rows "$out/gpu-prefill.json"
 	return $status
 }
@@ -399,7 +396,7 @@ run_fp8() {
 	vary_server "made up, watched" "shape:$shape-fp8" || status=1
 	vary_server "q8_0 made up, watched" "shape:$shape-q8_0" || status=1
 	stop_watching
-	forget_models
+	forget_folders
 	write_rows "$out/gpu-fp8.json" "$(members "$out"/bench-fp8-*.json)"
 	return $status
 }

@@ -5,8 +5,10 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <glob.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
@@ -14,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,6 +24,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "tests/support/program.h"
 #include "tests/support/temp_folder.h"
 
 #define DEADLINE_MS 60000
@@ -179,12 +183,86 @@ static void a_program_that_fails_in_its_report_is_left_out_of_ours(void **state)
 	temp_folder_remove(&bundle.folder);
 }
 
+/* A script that runs a program of this build. */
+static void write_stand_in(const struct bundle *bundle, const char *name)
+{
+	char path[4096];
+	struct text script = {0};
+	program_path(name, path, sizeof path);
+	text_printf(&script, "#!/bin/sh\nexec '%s' \"$@\"\n", path);
+	write_program(bundle, name, text_str(&script));
+	text_release(&script);
+}
+
+/* A port that was free a moment ago. */
+static void choose_port(void)
+{
+	struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	socklen_t len = sizeof address;
+	char digits[16];
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	assert_true(fd >= 0);
+	assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+	assert_int_equal(getsockname(fd, (struct sockaddr *)&address, &len), 0);
+	close(fd);
+	snprintf(digits, sizeof digits, "%d", ntohs(address.sin_port));
+	assert_int_equal(setenv("PORT", digits, 1), 0);
+}
+
+static void expect_prefill_row(const struct json *row, int64_t tokens, const char *sent, int64_t runs)
+{
+	const struct json *bench = json_get(row, "bench");
+	assert_int_equal(json_int(json_get(row, "prompt_tokens"), 0), tokens);
+	assert_string_equal(json_text(json_get(row, "sent")), sent);
+	assert_true(json_number(json_get(row, "prefill_tok_per_s"), 0) > 0);
+	assert_int_equal(json_count(json_get(bench, "runs")), runs);
+	for (int64_t i = 0; i < runs; i++) {
+		const struct json *run = json_at(json_get(bench, "runs"), (size_t)i);
+		assert_int_equal(json_int(json_get(run, "prompt_tokens"), 0), tokens);
+		assert_true(json_number(json_get(run, "cached_frac"), 1) == 0);
+	}
+}
+
+static void prompts_of_exact_lengths_are_measured_first_and_again(void **state)
+{
+	struct bundle bundle;
+	struct text report = {0};
+	char path[192];
+	int status = 0;
+	open_bundle(&bundle, "", "");
+	write_stand_in(&bundle, "verdict-engine");
+	write_stand_in(&bundle, "verdict");
+	choose_port();
+	assert_int_equal(setenv("DEVICE", "cpu", 1), 0);
+	assert_int_equal(setenv("SHAPE", "tiny", 1), 0);
+	assert_int_equal(setenv("LENGTHS", "256 333", 1), 0);
+	pid_t pid = start(&bundle, "prefill");
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFEXITED(status));
+	assert_int_equal(WEXITSTATUS(status), 0);
+	snprintf(path, sizeof path, "%s/gpu-prefill.json", bundle.folder.path);
+	assert_int_equal(file_read(path, 1 << 20, &report, NULL), STATUS_OK);
+	struct json *json = NULL;
+	assert_int_equal(json_parse(text_str(&report), report.len, "gpu-prefill.json", &json, NULL), STATUS_OK);
+	const struct json *rows = json_get(json, "rows");
+	assert_int_equal(json_count(rows), 4);
+	for (size_t i = 0; i < 4; i++)
+		expect_prefill_row(json_at(rows, i), i < 2 ? 256 : 333, i % 2 ? "again" : "first", i % 2 ? 5 : 1);
+	json_free(json);
+	text_release(&report);
+	temp_folder_remove(&bundle.folder);
+	static const char *const names[] = {"PORT", "DEVICE", "SHAPE", "LENGTHS"};
+	for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+		assert_int_equal(unsetenv(names[i]), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(without_a_gpu_it_says_so_and_measures_nothing),
 		cmocka_unit_test(an_experiment_ends_with_the_script_that_runs_it),
 		cmocka_unit_test(a_test_run_that_is_stopped_leaves_no_program_and_no_folder),
+		cmocka_unit_test(prompts_of_exact_lengths_are_measured_first_and_again),
 		cmocka_unit_test(a_program_that_fails_in_its_report_is_left_out_of_ours),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

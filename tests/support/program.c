@@ -22,7 +22,7 @@
 extern char **environ;
 
 /* The test is BUILD/tests/AREA/test_NAME; programs are BUILD/NAME. */
-static void program_path(const char *name, char *out, size_t out_bytes)
+void program_path(const char *name, char *out, size_t out_bytes)
 {
 	char self[3072];
 	if (name[0] == '/') {

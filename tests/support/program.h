@@ -13,6 +13,9 @@ struct program_result {
 	struct text out, err;
 };
 
+/* Where NAME ("verdict-engine") lies: beside the test's own build folder. A name that begins with a slash stays. */
+void program_path(const char *name, char *out, size_t out_bytes);
+
 /* Runs NAME ("verdict-engine") beside the test's own build folder, or the program with that path, with words, NULL-terminated, and
  * no input. Fails the test when it cannot be run or takes longer than 120 s (it is killed then). */
 void program_run(const char *name, const char *const *words, struct program_result *out);
