@@ -152,7 +152,8 @@ static void a_test_run_that_is_stopped_leaves_no_program_and_no_folder(void **st
 	temp_folder_remove(&bundle.folder);
 }
 
-/* Instead of a model, python3 makes nothing; the program that is to be measured ends in the middle of its report. */
+/* Instead of a model, python3 makes nothing; the program that is to be measured ends in the middle of its report. Last of the
+ * tests, since it changes where this process finds programs. */
 static void a_program_that_fails_in_its_report_is_left_out_of_ours(void **state)
 {
 	struct bundle bundle;
