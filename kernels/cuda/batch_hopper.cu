@@ -96,9 +96,12 @@ bool batch_takes(const struct kn_backend *backend, const struct kn_matmul *args,
 	const struct kn_matrix *w = args->w;
 	const bool whole_eights = w->rows % (args->epilogue == KN_SWIGLU ? 16 : 8) == 0; /* of gates and of ups */
 	const bool in_pairs = args->y_stride % 2 == 0 && (uintptr_t)args->y % 8 == 0;
+	/* Prepared input always is; what another operation left need not be. Tensor maps want 16 bytes. */
+	const bool x_aligned = !args->x_for_w || (args->x_stride % 8 == 0 && (uintptr_t)args->x % 16 == 0);
 	const bool writes_own = !is_prepared_for(args->reader, n_rows) || args->reader->form == w->form; /* or fp32 */
 	return backend->batch && n_rows <= BATCH_ROWS_MAX && (w->form == PACK_BF16 || w->form == PACK_F16) && whole_eights &&
-		in_pairs && writes_own && w->cols >= 2 * BATCH_DEPTH && choose(backend->n_sms, w, args->epilogue, n_rows);
+		in_pairs && x_aligned && writes_own && w->cols >= 2 * BATCH_DEPTH &&
+		choose(backend->n_sms, w, args->epilogue, n_rows);
 }
 
 /* Whether second can read what first leaves, in bf16. A norm's input leaves out its division by the root of the mean square, so it
