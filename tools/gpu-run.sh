@@ -48,11 +48,13 @@ limited() { # SECONDS COMMAND...
 	timeout --kill-after=30 "$@" </dev/null &
 	wait $!
 }
-# The same for a job in the background, which is what stop_jobs ends.
+# The same for a job in the background, which is what stop_jobs ends; Ctrl-C reaches it before that.
 limited_job() { # SECONDS COMMAND...
+	local job=
+	trap '[ -n "$job" ] && kill -TERM "$job" 2>/dev/null; exit 143' TERM INT
 	timeout --kill-after=30 "$@" </dev/null &
-	trap 'kill -TERM $! 2>/dev/null; exit 143' TERM
-	wait $!
+	job=$!
+	wait $job
 }
 stop_jobs() {
 	local running

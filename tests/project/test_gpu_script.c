@@ -60,17 +60,26 @@ static void open_bundle(struct bundle *bundle, const char *engine, const char *v
 	assert_int_equal(setenv("TMPDIR", bundle->folder.path, 1), 0);
 }
 
+/* In a process group of its own, as a terminal starts what Ctrl-C ends. */
 static pid_t start(const struct bundle *bundle, const char *what)
 {
 	const char *const words[] = {"bash", bundle->run, what, NULL};
 	posix_spawn_file_actions_t actions;
+	posix_spawnattr_t attributes;
+	sigset_t interrupts;
 	pid_t pid = 0;
+	posix_spawnattr_init(&attributes);
+	posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF);
+	sigemptyset(&interrupts);
+	sigaddset(&interrupts, SIGINT); /* shells leave it ignored to what they run in the background */
+	posix_spawnattr_setsigdefault(&attributes, &interrupts);
 	posix_spawn_file_actions_init(&actions);
 	posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, bundle->said, O_WRONLY | O_CREAT | O_TRUNC, 0600);
 	posix_spawn_file_actions_adddup2(&actions, STDOUT_FILENO, STDERR_FILENO);
 	/* spawn does not write to its arguments; its type is older than const */
-	assert_int_equal(posix_spawnp(&pid, "bash", &actions, NULL, (char *const *)(uintptr_t)words, environ), 0);
+	assert_int_equal(posix_spawnp(&pid, "bash", &actions, &attributes, (char *const *)(uintptr_t)words, environ), 0);
 	posix_spawn_file_actions_destroy(&actions);
+	posix_spawnattr_destroy(&attributes);
 	return pid;
 }
 
@@ -116,13 +125,13 @@ static void without_a_gpu_it_says_so_and_measures_nothing(void **state)
 /* Writes its process id into the pipe and stays. */
 #define LASTING "#!/bin/sh\ncd \"${0%/*}\" || exit 1\necho $$ >news\nexec sleep 300\n"
 
-/* Ends the script once LASTING runs, and expects that to be gone with it. */
-static void end_script_and_program(const struct bundle *bundle, const char *what)
+/* Ends the script once LASTING runs, by SIGTERM or by Ctrl-C, and expects that to be gone with it. */
+static void end_script_and_program(const struct bundle *bundle, const char *what, int signal_number)
 {
 	int news = open(bundle->news, O_RDWR | O_CLOEXEC); /* a writer that stays, so that reading waits for news */
 	assert_true(news >= 0);
 	pid_t script = start(bundle, what), program = read_pid(news);
-	assert_int_equal(kill(script, SIGTERM), 0);
+	assert_int_equal(kill(signal_number == SIGINT ? -script : script, signal_number), 0);
 	assert_int_equal(waitpid(script, NULL, 0), script);
 	bool lives = kill(program, 0) == 0;
 	if (lives)
@@ -135,7 +144,8 @@ static void an_experiment_ends_with_the_script_that_runs_it(void **state)
 {
 	struct bundle bundle;
 	open_bundle(&bundle, "#!/bin/sh\nexit 0\n", LASTING);
-	end_script_and_program(&bundle, "experiments");
+	end_script_and_program(&bundle, "experiments", SIGTERM);
+	end_script_and_program(&bundle, "experiments", SIGINT);
 	temp_folder_remove(&bundle.folder);
 }
 
@@ -146,7 +156,8 @@ static void a_test_run_that_is_stopped_leaves_no_program_and_no_folder(void **st
 	glob_t found;
 	open_bundle(&bundle, "#!/bin/sh\nexit 0\n", "#!/bin/sh\nexit 0\n");
 	write_program(&bundle, "test_lasting", LASTING);
-	end_script_and_program(&bundle, "test");
+	end_script_and_program(&bundle, "test", SIGTERM);
+	end_script_and_program(&bundle, "test", SIGINT);
 	snprintf(pattern, sizeof pattern, "%s/tmp.*", bundle.folder.path);
 	assert_int_equal(glob(pattern, 0, NULL, &found), GLOB_NOMATCH);
 	temp_folder_remove(&bundle.folder);
