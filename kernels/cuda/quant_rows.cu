@@ -170,7 +170,8 @@ enum status kn_cuda_quant_embed(struct kn_backend *backend, const struct kn_matr
 	float *out, int64_t out_stride, struct err *err)
 {
 	dim3 grid((unsigned)((table->cols + THREADS - 1) / THREADS), (unsigned)n_rows);
-	return cuda_status(launch_dependent(backend->stream, grid, dim3(THREADS), 0, quant_embed_kernel, table->quant, ids,
+	/* In plain order, as kn_cuda_embed does and for its reason. */
+	return cuda_status(launch_after(backend->stream, grid, dim3(THREADS), 0, quant_embed_kernel, table->quant, ids,
 				   (int)table->cols, out, out_stride),
 		"embed", err);
 }
