@@ -51,7 +51,7 @@ limited() { # SECONDS COMMAND...
 # The same for a job in the background, which is what stop_jobs ends; Ctrl-C reaches it before that.
 limited_job() { # SECONDS COMMAND...
 	local job=
-	trap '[ -n "$job" ] && kill -TERM "$job" 2>/dev/null && wait "$job"; exit 143' TERM INT
+	trap 'trap "" TERM INT; [ -n "$job" ] && kill -TERM "$job" 2>/dev/null && wait "$job"; exit 143' TERM INT
 	timeout --kill-after=30 "$@" </dev/null &
 	job=$!
 	wait $job
