@@ -42,25 +42,36 @@ need_gpu() {
 	fi
 }
 
+# Ends a job. timeout has a process group of its own once it runs; before it knows its command's process, a signal to it alone would leave
+# that behind.
+end_job() { # PID
+	kill -TERM -- "-$1" 2>/dev/null || kill -TERM "$1" 2>/dev/null
+}
 # Runs a command for so many seconds at most, and waits for it: what timeout runs gets no Ctrl-C of its own, and a signal that ends
 # this script must end it too.
 limited() { # SECONDS COMMAND...
 	timeout --kill-after=30 "$@" </dev/null &
 	wait $!
 }
-# The same for a job in the background, which is what stop_jobs ends; Ctrl-C reaches it before that.
+# The same for a job in the background, which is what stop_jobs ends. The signal may come before the command's process is known.
 limited_job() { # SECONDS COMMAND...
-	local job=
-	trap 'trap "" TERM INT; [ -n "$job" ] && kill -TERM "$job" 2>/dev/null && wait "$job"; exit 143' TERM INT
+	local job='' stopped='' status
+	trap 'stopped=yes; [ -n "$job" ] && end_job "$job"' TERM
 	timeout --kill-after=30 "$@" </dev/null &
 	job=$!
-	wait $job
+	[ -n "$stopped" ] && end_job "$job"
+	wait "$job"
+	status=$?
+	[ -z "$stopped" ] && return $status
+	wait "$job" # which the signal interrupted
+	exit 143
 }
 stop_jobs() {
-	local running
-	running=$(jobs -pr)
-	# shellcheck disable=SC2086
-	[ -n "$running" ] && kill -TERM $running 2>/dev/null && wait
+	local job
+	for job in $(jobs -pr); do
+		end_job "$job"
+	done
+	wait
 }
 
 # What must not outlive this script: the logs of its tests, and models made here.
