@@ -48,9 +48,8 @@ static void append_model_options(struct engine_options *o, struct option *table,
 			"GGUF file, or Hugging Face folder with config.json and safetensors (required); shape:NAME is a model of a "
 			"public shape with random weights."},
 		{"load-format", OPTION_STRING, &o->load_format, 0, 0, "auto|dummy",
-			"dummy: --model names a shape (llama-8b-bf16, llama-8b-fp8, llama-1b-q8_0, …) or a JSON file with one; its "
-			"weights "
-			"are random numbers, for measuring speed (default auto: shape:NAME alone means that)."},
+			"dummy: --model names a shape (llama-8b-bf16, llama-8b-fp8, …) or a JSON file with one; its weights are "
+			"random numbers, for measuring speed (default auto: shape:NAME alone means that)."},
 		{"tokenizer-pre", OPTION_STRING, &o->tokenizer_pre, 0, 0, "NAME",
 			"Pre-tokenizer instead of the one the file names: smollm, gpt-2, llama-bpe, qwen2."},
 		{"max-model-len", OPTION_I64, &o->max_model_len, 0, MODEL_LEN_MAX, "N",

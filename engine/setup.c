@@ -81,8 +81,7 @@ static void resolve_threads(const struct engine_options *options, struct setup *
 		why(out->whys.threads, "as asked; this process may use %d CPUs", cpus);
 	} else {
 		out->rank.threads = (int32_t)min_i64(max_i64(cpus / options->tp, 1), THREADS_DEFAULT_MAX);
-		why(out->whys.threads, "auto: %d CPUs shared by %lld ranks, at most %d each", cpus, options->tp,
-			THREADS_DEFAULT_MAX);
+		why(out->whys.threads, "auto: %d CPUs for %lld rank(s), at most %d each", cpus, options->tp, THREADS_DEFAULT_MAX);
 	}
 	if (text_equal(out->rank.device, "cuda"))
 		why(out->whys.threads, "not used: the GPU computes");
