@@ -103,19 +103,36 @@ static pid_t read_pid(int fd)
 	return (pid_t)number;
 }
 
+static void expect_exit(pid_t pid, int code)
+{
+	int status = 0;
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFEXITED(status));
+	assert_int_equal(WEXITSTATUS(status), code);
+}
+
+/* What the script wrote as JSON; the caller frees it. */
+static struct json *read_report(const struct bundle *bundle, const char *name)
+{
+	char path[192];
+	struct text report = {0};
+	struct json *json = NULL;
+	snprintf(path, sizeof path, "%s/%s", bundle->folder.path, name);
+	assert_int_equal(file_read(path, 1 << 20, &report, NULL), STATUS_OK);
+	assert_int_equal(json_parse(text_str(&report), report.len, name, &json, NULL), STATUS_OK);
+	text_release(&report);
+	return json;
+}
+
 static void without_a_gpu_it_says_so_and_measures_nothing(void **state)
 {
 	struct bundle bundle;
 	struct text said = {0};
-	int status = 0;
 	open_bundle(&bundle,
 		"#!/bin/sh\necho 'verdict-engine: --device cuda: there is none' >&2\necho '{\"error\":\"device_unavailable\"}' "
 		">&2\nexit 3\n",
 		"#!/bin/sh\necho measured\n");
-	pid_t pid = start(&bundle, "experiments");
-	assert_int_equal(waitpid(pid, &status, 0), pid);
-	assert_true(WIFEXITED(status));
-	assert_int_equal(WEXITSTATUS(status), 3);
+	expect_exit(start(&bundle, "experiments"), 3);
 	assert_int_equal(file_read(bundle.said, 4096, &said, NULL), STATUS_OK);
 	assert_non_null(strstr(text_str(&said), "--device cuda: there is none"));
 	assert_non_null(strstr(text_str(&said), "experiments: this machine has no GPU"));
@@ -171,9 +188,8 @@ static void a_test_run_that_is_stopped_leaves_no_program_and_no_folder(void **st
 static void a_program_that_fails_in_its_report_is_left_out_of_ours(void **state)
 {
 	struct bundle bundle;
-	struct text said = {0}, report = {0};
-	char path[192], search[4096];
-	int status = 0;
+	struct text said = {0};
+	char search[4096];
 	open_bundle(&bundle, "#!/bin/sh\n[ \"$1\" != serve ]\n", "#!/bin/sh\nexit 0\n");
 	write_program(&bundle, "python3", "#!/bin/sh\nexit 0\n");
 	write_program(&bundle, "llama-bench", "#!/bin/sh\necho '[ {'\necho 'out of memory' >&2\nexit 1\n");
@@ -181,20 +197,13 @@ static void a_program_that_fails_in_its_report_is_left_out_of_ours(void **state)
 	assert_int_equal(setenv("PATH", search, 1), 0);
 	assert_int_equal(setenv("LLAMA_BENCH", "llama-bench", 1), 0);
 	assert_int_equal(setenv("KINDS", "q8_0", 1), 0);
-	pid_t pid = start(&bundle, "llama");
-	assert_int_equal(waitpid(pid, &status, 0), pid);
-	assert_true(WIFEXITED(status));
-	assert_int_equal(WEXITSTATUS(status), 1);
+	expect_exit(start(&bundle, "llama"), 1);
 	assert_int_equal(file_read(bundle.said, 4096, &said, NULL), STATUS_OK);
 	assert_non_null(strstr(text_str(&said), "llama-8b-q8_0: llama.cpp failed: out of memory"));
-	snprintf(path, sizeof path, "%s/gpu-llama.json", bundle.folder.path);
-	assert_int_equal(file_read(path, 4096, &report, NULL), STATUS_OK);
-	struct json *json = NULL;
-	assert_int_equal(json_parse(text_str(&report), report.len, "gpu-llama.json", &json, NULL), STATUS_OK);
+	struct json *json = read_report(&bundle, "gpu-llama.json");
 	assert_null(json_get(json, "llama-q8_0"));
 	json_free(json);
 	text_release(&said);
-	text_release(&report);
 	temp_folder_remove(&bundle.folder);
 }
 
@@ -241,9 +250,6 @@ static void expect_prefill_row(const struct json *row, int64_t tokens, const cha
 static void prompts_of_exact_lengths_are_measured_first_and_again(void **state)
 {
 	struct bundle bundle;
-	struct text report = {0};
-	char path[192];
-	int status = 0;
 	open_bundle(&bundle, "", "");
 	write_stand_in(&bundle, "verdict-engine");
 	write_stand_in(&bundle, "verdict");
@@ -251,20 +257,13 @@ static void prompts_of_exact_lengths_are_measured_first_and_again(void **state)
 	assert_int_equal(setenv("DEVICE", "cpu", 1), 0);
 	assert_int_equal(setenv("SHAPE", "tiny", 1), 0);
 	assert_int_equal(setenv("LENGTHS", "256 333", 1), 0);
-	pid_t pid = start(&bundle, "prefill");
-	assert_int_equal(waitpid(pid, &status, 0), pid);
-	assert_true(WIFEXITED(status));
-	assert_int_equal(WEXITSTATUS(status), 0);
-	snprintf(path, sizeof path, "%s/gpu-prefill.json", bundle.folder.path);
-	assert_int_equal(file_read(path, 1 << 20, &report, NULL), STATUS_OK);
-	struct json *json = NULL;
-	assert_int_equal(json_parse(text_str(&report), report.len, "gpu-prefill.json", &json, NULL), STATUS_OK);
+	expect_exit(start(&bundle, "prefill"), 0);
+	struct json *json = read_report(&bundle, "gpu-prefill.json");
 	const struct json *rows = json_get(json, "rows");
 	assert_int_equal(json_count(rows), 4);
 	for (size_t i = 0; i < 4; i++)
 		expect_prefill_row(json_at(rows, i), i < 2 ? 256 : 333, i % 2 ? "again" : "first", i % 2 ? 5 : 1);
 	json_free(json);
-	text_release(&report);
 	temp_folder_remove(&bundle.folder);
 	static const char *const names[] = {"PORT", "DEVICE", "SHAPE", "LENGTHS"};
 	for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
