@@ -59,6 +59,12 @@ __host__ __device__ constexpr int quant_stage_units(int form)
 	return form == QUANT_Q4_K || form == QUANT_Q6_K ? 1 : 128 / quant_unit_cols(form);
 }
 
+/* Bytes of a stage in shared memory, where 8-bit floats have their factor beside them. */
+__host__ __device__ constexpr int quant_stage_bytes(int form)
+{
+	return quant_stage_units(form) * quant_unit_bytes(form) + (form == QUANT_F8 ? 16 : 0);
+}
+
 /* Strips of one slice, or of neighbouring slices of one form that fill whole strips. Rows are those of the matrix. Where all
  * segments have one form, each of the three arrays goes on from a segment to the next. */
 struct quant_segment {

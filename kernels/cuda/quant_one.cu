@@ -33,11 +33,36 @@ static __host__ __device__ constexpr bool refills_early(int form)
 	return form == QUANT_F8;
 }
 
-/* One stage's product. STREAM is the form of the whole matrix. */
-template <int STREAM, int FORM>
-static __device__ __forceinline__ void next_stage(const struct product_args &args, struct quant_stream &stream,
-	struct quant_ring &ring, const struct one_row<FORM> &row, int n_units, const struct quant_one_lane &lane, float (&acc)[2])
+static __host__ __device__ constexpr int stage_cols(int form)
 {
+	return form == QUANT_MIXED ? 0 : quant_stage_units(form) * quant_unit_cols(form);
+}
+
+/* Bytes from one stage of a ring to the next. */
+template <int STREAM> static __device__ __forceinline__ int ring_step(const struct product_args &args)
+{
+	return STREAM == QUANT_MIXED ? args.layout.stage_bytes : quant_stage_bytes(STREAM % QUANT_MIXED);
+}
+
+/* Begins the copy of the next stage into a slot. HELD as in the kernel; with it the stage is number `number` of its strip, counted
+ * on from any strip before. */
+template <int STREAM, int HELD>
+static __device__ __forceinline__ void request_stage(
+	const struct product_args &args, struct quant_stream &stream, uint32_t slot, int number)
+{
+	if constexpr (HELD > 0)
+		stream_next_whole<STREAM>(args, stream, slot, number % HELD == HELD - 1);
+	else
+		stream_next<STREAM>(args, stream, slot);
+}
+
+/* One stage's product. STREAM is the form of the whole matrix; HELD and number: of the stage, as in request_stage. */
+template <int STREAM, int FORM, int HELD>
+static __device__ __forceinline__ void next_stage(const struct product_args &args, struct quant_stream &stream,
+	struct quant_ring &ring, const struct one_row<FORM> &row, int number, int n_units, const struct quant_one_lane &lane,
+	float (&acc)[2])
+{
+	static_assert(one_stages(STREAM) % (HELD > 0 ? HELD : 1) == 0, "a slot holds the same stage of every strip");
 	struct one_stage<FORM> stage;
 	const uint32_t slot = ring.address + ring.at;
 	copy_async_wait<one_stages(STREAM) - 1>();
@@ -46,7 +71,7 @@ static __device__ __forceinline__ void next_stage(const struct product_args &arg
 	ring.advance(one_stages(STREAM));
 	if (refills_early(STREAM)) {
 		__syncwarp();
-		stream_next<STREAM>(args, stream, slot);
+		request_stage<STREAM, HELD>(args, stream, slot, number);
 	}
 	if (n_units == quant_stage_units(FORM))
 		stage.multiply(row, quant_stage_units(FORM), lane, acc);
@@ -54,7 +79,7 @@ static __device__ __forceinline__ void next_stage(const struct product_args &arg
 		stage.multiply(row, n_units, lane, acc);
 	if (!refills_early(STREAM)) {
 		__syncwarp();
-		stream_next<STREAM>(args, stream, slot);
+		request_stage<STREAM, HELD>(args, stream, slot, number);
 	}
 }
 
@@ -63,12 +88,13 @@ template <int STREAM, int FORM>
 static __device__ __forceinline__ void strip_product(const struct product_args &args, struct quant_stream &stream,
 	struct quant_ring &ring, const struct quant_one_lane &lane, float (&acc)[2])
 {
-	constexpr int UNIT_COLS = quant_unit_cols(FORM), STAGE_COLS = quant_stage_units(FORM) * UNIT_COLS;
+	constexpr int UNIT_COLS = quant_unit_cols(FORM), STAGE_COLS = stage_cols(FORM);
 #pragma unroll 1
 	for (int column = stream.col_begin; column < stream.col_end; column += STAGE_COLS) {
 		struct one_row<FORM> row;
 		row.load(column, lane);
-		next_stage<STREAM, FORM>(args, stream, ring, row, min(STAGE_COLS, stream.col_end - column) / UNIT_COLS, lane, acc);
+		next_stage<STREAM, FORM, 0>(
+			args, stream, ring, row, 0, min(STAGE_COLS, stream.col_end - column) / UNIT_COLS, lane, acc);
 	}
 }
 
@@ -198,16 +224,15 @@ static __global__ void __launch_bounds__(WARPS_MAX *CUDA_WARP, 1) quant_one_kern
 	constexpr bool BYTES = FORM != QUANT_F8;
 	const int n_warps = blockDim.x / CUDA_WARP, warp = threadIdx.x / CUDA_WARP;
 	const int n_halves = args.epilogue == KN_SWIGLU ? 2 : 1, batch_most = batch_items(n_halves, n_warps);
-	const int ring_bytes = one_stages(FORM) * args.layout.stage_bytes;
+	const int ring_bytes = one_stages(FORM) * ring_step<FORM>(args);
 	float *sums = (float *)(shared + n_warps * ring_bytes);
 	const int item_sums = n_halves * n_warps * QUANT_SUMS_STRIDE;
-	struct quant_ring ring = {
-		shared + warp * ring_bytes, shared_address(shared + warp * ring_bytes), args.layout.stage_bytes, 0};
+	struct quant_ring ring = {shared + warp * ring_bytes, shared_address(shared + warp * ring_bytes), ring_step<FORM>(args), 0};
 	struct quant_stream stream;
-	stream_begin<FORM>(args, stream);
+	stream_begin<FORM, HELD * stage_cols(FORM)>(args, stream);
 #pragma unroll
 	for (int i = 0; i < one_stages(FORM); i++)
-		stream_next<FORM>(args, stream, ring.address + i * ring.stage_bytes);
+		request_stage<FORM, HELD>(args, stream, ring.address + i * ring.stage_bytes, i);
 	dependency_release();
 
 	const struct quant_one_panel panel(sums + 2 * batch_most * item_sums, args.cols);
@@ -225,7 +250,7 @@ static __global__ void __launch_bounds__(WARPS_MAX *CUDA_WARP, 1) quant_one_kern
 	struct one_row<ROW_FORM> held[HELD > 0 ? HELD : 1];
 #pragma unroll
 	for (int i = 0; i < HELD; i++)
-		held[i].load(stream.col_begin + i * quant_stage_units(ROW_FORM) * quant_unit_cols(ROW_FORM), lane);
+		held[i].load(stream.col_begin + i * stage_cols(ROW_FORM), lane);
 
 	const int row = threadIdx.x % QUANT_STRIP_ROWS, at = threadIdx.x / QUANT_STRIP_ROWS;
 	int turn = 0;
@@ -245,8 +270,8 @@ static __global__ void __launch_bounds__(WARPS_MAX *CUDA_WARP, 1) quant_one_kern
 				if constexpr (HELD > 0) {
 #pragma unroll
 					for (int i = 0; i < HELD; i++)
-						next_stage<FORM, FORM>(
-							args, stream, ring, held[i], quant_stage_units(FORM), lane, acc);
+						next_stage<FORM, FORM, HELD>(
+							args, stream, ring, held[i], i, quant_stage_units(FORM), lane, acc);
 				} else {
 					any_strip_product<FORM>(item + half * args.n_items, args, stream, ring, lane, acc);
 				}
@@ -309,9 +334,9 @@ static int held_stages(const struct product_args *args, int form, int n_warps)
 {
 	if (held_most(form) == 0)
 		return 0;
-	const int stage_cols = quant_stage_units(form) * quant_unit_cols(form), slice = args->warp_cuts * args->cut_cols;
-	const bool even = args->n_longer_warps == 0 && slice * n_warps == args->padded_cols && slice % stage_cols == 0;
-	return even && slice <= held_most(form) * stage_cols ? slice / stage_cols : 0;
+	const int stage = stage_cols(form), slice = args->warp_cuts * args->cut_cols;
+	const bool even = args->n_longer_warps == 0 && slice * n_warps == args->padded_cols && slice % stage == 0;
+	return even && slice <= held_most(form) * stage ? slice / stage : 0;
 }
 
 /* Warps of a block; 0 when not even one fits beside the row. */

@@ -101,8 +101,7 @@ bool quant_lay_out(const struct kn_slice *slices, size_t n_slices, struct quant_
 	out->granule_cols = 64;
 	for (int i = 0; i < out->n_segments; i++) {
 		const int form = out->segments[i].form;
-		const int stage = quant_stage_units(form) * quant_unit_bytes(form) + (form == QUANT_F8 ? 16 : 0);
-		const int granule = quant_unit_cols(form);
+		const int stage = quant_stage_bytes(form), granule = quant_unit_cols(form);
 		out->granule_cols = granule > out->granule_cols ? granule : out->granule_cols;
 		out->stage_bytes = stage > out->stage_bytes ? stage : out->stage_bytes;
 	}

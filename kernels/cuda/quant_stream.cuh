@@ -100,13 +100,14 @@ template <int FORM> static __device__ __forceinline__ void stream_seek(const str
 	stream.item_step = (int64_t)stream.item_factors * unit_bytes;
 }
 
-template <int FORM>
+/* COLS: columns that every warp has where all have as many; 0: as they were dealt out. */
+template <int FORM, int COLS = 0>
 static __device__ __forceinline__ void stream_begin(const struct product_args &args, struct quant_stream &stream)
 {
 	const int warp = threadIdx.x / CUDA_WARP, longer = args.n_longer_warps;
 	const int begin = warp * args.warp_cuts + min(warp, longer), end = begin + args.warp_cuts + (warp < longer ? 1 : 0);
-	stream.col_begin = min(begin * args.cut_cols, args.padded_cols);
-	stream.col_end = min(end * args.cut_cols, args.padded_cols);
+	stream.col_begin = COLS > 0 ? warp * COLS : min(begin * args.cut_cols, args.padded_cols);
+	stream.col_end = COLS > 0 ? stream.col_begin + COLS : min(end * args.cut_cols, args.padded_cols);
 	stream.strips = args.block_items + ((int)blockIdx.x < args.n_longer_blocks ? 1 : 0);
 	stream.strips = stream.col_begin == stream.col_end ? 0 : args.epilogue == KN_SWIGLU ? 2 * stream.strips : stream.strips;
 	stream.item = blockIdx.x;
@@ -129,6 +130,34 @@ static __device__ __noinline__ void copy_part(uint32_t to, const uint8_t *from, 
 		copy_async(to + i, from, true);
 }
 
+/* The factor of the unit that is copied. */
+static __device__ __forceinline__ void copy_factor(struct quant_stream &stream, uint32_t to)
+{
+	if (threadIdx.x % CUDA_WARP == 0)
+		asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to + quant_unit_bytes(QUANT_F8)),
+			     "l"(stream.factors + stream.factor)
+			     : "memory");
+	stream.factor++;
+}
+
+/* From a strip's end to the next one's beginning. */
+template <int FORM> static __device__ __forceinline__ void stream_turn(const struct product_args &args, struct quant_stream &stream)
+{
+	const bool again = args.epilogue == KN_SWIGLU && stream.half == 0;
+	stream.half = again ? 1 : 0;
+	stream.strips--;
+	if (FORM == QUANT_MIXED) {
+		stream.item += again ? 0 : gridDim.x;
+		if (stream.strips > 0)
+			stream_seek<FORM>(args, stream);
+		return;
+	}
+	stream.stages = stream.strip_stages;
+	stream.from += again ? stream.half_step : stream.item_step;
+	if (FORM == QUANT_F8)
+		stream.factor += again ? stream.half_factors : stream.item_factors;
+}
+
 /* Begins the copy of the next stage; at the end of the work an empty one. */
 template <int FORM>
 static __device__ __forceinline__ void stream_next(const struct product_args &args, struct quant_stream &stream, uint32_t to)
@@ -145,29 +174,29 @@ static __device__ __forceinline__ void stream_next(const struct product_args &ar
 			copy_part(to, stream.from, bytes);
 		else
 			copy_stage<FORM == QUANT_MIXED ? 16 : quant_stage_units(FORM) * quant_unit_bytes(FORM)>(to, stream.from);
-		if (form == QUANT_F8) {
-			if (threadIdx.x % CUDA_WARP == 0)
-				asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to + quant_unit_bytes(QUANT_F8)),
-					     "l"(stream.factors + stream.factor)
-					     : "memory");
-			stream.factor++;
-		}
+		if (form == QUANT_F8)
+			copy_factor(stream, to);
 		stream.from += bytes;
-		if (--stream.stages == 0) {
-			const bool again = args.epilogue == KN_SWIGLU && stream.half == 0;
-			stream.half = again ? 1 : 0;
-			stream.strips--;
-			if (FORM == QUANT_MIXED) {
-				stream.item += again ? 0 : gridDim.x;
-				if (stream.strips > 0)
-					stream_seek<FORM>(args, stream);
-			} else {
-				stream.stages = stream.strip_stages;
-				stream.from += again ? stream.half_step : stream.item_step;
-				if (FORM == QUANT_F8)
-					stream.factor += again ? stream.half_factors : stream.item_factors;
-			}
-		}
+		if (--stream.stages == 0)
+			stream_turn<FORM>(args, stream);
+	}
+	copy_async_commit();
+}
+
+/* The same of a matrix of one form where the warp's part of a strip is whole stages, of which `is_last` says whether this one is
+ * the last: the user counts them, and no code for parts of stages takes instructions and registers. */
+template <int FORM>
+static __device__ __forceinline__ void stream_next_whole(
+	const struct product_args &args, struct quant_stream &stream, uint32_t to, bool is_last)
+{
+	constexpr int BYTES = quant_stage_units(FORM) * quant_unit_bytes(FORM);
+	if (stream.strips > 0) {
+		copy_stage<BYTES>(to, stream.from);
+		if (FORM == QUANT_F8)
+			copy_factor(stream, to);
+		stream.from += BYTES;
+		if (is_last)
+			stream_turn<FORM>(args, stream);
 	}
 	copy_async_commit();
 }
