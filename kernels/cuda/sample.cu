@@ -2,8 +2,9 @@
  * bit for bit and the same noise; a logarithm or a quotient may differ in its last bit. The share of top_p is counted in whole
  * numbers here (shares_of_one), so that its sums depend on no order.
  *
- * Two kernels. The first finds each row's largest logit with SAMPLE_SPLITS blocks, of which the one that ends last applies the
- * filters. The second draws and reports, again with SAMPLE_SPLITS blocks a row; greedy rows have their token by then. */
+ * Two kernels, each with 1 to SAMPLE_SPLITS blocks a row, so many that all rows' blocks run at once. The first finds a row's largest
+ * logit; its last block to end applies the filters. The second draws and reports; greedy rows have their token by then. Sums are kept
+ * for each of SAMPLE_SPLITS pieces of a row, whichever block has them, so that they depend on no number of blocks. */
 #include "kernels/cuda/sample.cuh"
 #include "kernels/cuda/sample_cut.cuh"
 
@@ -39,8 +40,8 @@ static __device__ __forceinline__ struct row_extent join_warp(struct row_extent 
 	return mine;
 }
 
-/* Of the ids that are this split's; every thread gets the result. */
-static __device__ struct row_extent scan_split(const float *logits, int begin, int end, struct row_extent *warps)
+/* Of a piece of a row; every thread gets the result. */
+static __device__ struct row_extent scan_piece(const float *logits, int begin, int end, struct row_extent *warps)
 {
 	struct row_extent mine = {-INFINITY, INFINITY, -1, 0};
 #pragma unroll 8
@@ -69,8 +70,8 @@ static __device__ __forceinline__ double sum_warp(double sum)
 	return sum;
 }
 
-/* The sum of a split's weights, for every thread. */
-static __device__ double sum_split(const struct row_cut &row, int begin, int end, double *warps)
+/* The sum of a piece's weights, for every thread. */
+static __device__ double sum_piece(const struct row_cut &row, int begin, int end, double *warps)
 {
 	double sum = 0;
 	for (int id = begin + (int)threadIdx.x; id < end; id += STRIDE) {
@@ -81,6 +82,7 @@ static __device__ double sum_split(const struct row_cut &row, int begin, int end
 			sum += (double)weight_of(row, ahead[i], id + i * SAMPLE_THREADS);
 	}
 	sum = sum_warp(sum);
+	__syncthreads(); /* the piece before has been added up */
 	if (threadIdx.x % CUDA_WARP == 0)
 		warps[threadIdx.x / CUDA_WARP] = sum;
 	__syncthreads();
@@ -138,8 +140,8 @@ static __device__ __noinline__ double time_of(double uniform, double weight)
 	return -log1p(-uniform) / weight;
 }
 
-/* A split's part of the reference's race, every token against the likeliest; for every thread. */
-static __device__ struct sample_arrival race_split(
+/* A piece's part of the reference's race, every token against the likeliest; for every thread. */
+static __device__ struct sample_arrival race_piece(
 	const struct row_cut &row, int begin, int end, int argmax, uint64_t key, struct sample_arrival *warps)
 {
 	struct sample_arrival best = {time_of(noise(key, argmax), (double)weight_of(row, row.logits[argmax], argmax)), argmax};
@@ -192,7 +194,7 @@ static __device__ bool is_last_of_row(uint32_t *ticket)
 	__syncthreads();
 	if (threadIdx.x == 0) {
 		__threadfence();
-		is_last = atomicAdd(ticket, 1) == SAMPLE_SPLITS - 1;
+		is_last = atomicAdd(ticket, 1) == gridDim.x - 1;
 		if (is_last)
 			*ticket = 0;
 	}
@@ -207,24 +209,24 @@ static __device__ __forceinline__ int split_begin(const struct sample_args &a, i
 	return (int)((int64_t)a.vocab * split / SAMPLE_SPLITS);
 }
 
-/* Grid: SAMPLE_SPLITS blocks for each of n_rows rows. Block: the SAMPLE_SPLITS-th part of a row's logits. */
+/* Grid: 1 to SAMPLE_SPLITS blocks, a power of two, for each of n_rows rows. Block: a piece of a row's logits, or several. */
 static __global__ void __launch_bounds__(SAMPLE_THREADS) scan_kernel(const struct sample_args a)
 {
 	__shared__ struct row_extent warps[SAMPLE_WARPS];
 	__shared__ struct cut_shared shared;
-	const int split = blockIdx.x, line = blockIdx.y;
+	const int block = blockIdx.x, line = blockIdx.y, each = SAMPLE_SPLITS / gridDim.x;
 	dependency_release();
 	dependency_wait();
 	if (line >= *a.exchange.step.n_logits)
 		return;
 	const float *logits = a.logits + (int64_t)line * a.vocab;
-	struct row_extent extent = scan_split(logits, split_begin(a, split), split_begin(a, split + 1), warps);
+	struct row_extent extent = scan_piece(logits, split_begin(a, block * each), split_begin(a, (block + 1) * each), warps);
 	struct sample_part *parts = a.scratch.parts + line * SAMPLE_SPLITS;
 	if (threadIdx.x == 0)
-		parts[split] = {extent.max, extent.min, extent.argmax, extent.broken};
+		parts[block] = {extent.max, extent.min, extent.argmax, extent.broken};
 	if (!is_last_of_row(a.scratch.tickets + line))
 		return;
-	for (int i = 0; i < SAMPLE_SPLITS; i++) {
+	for (int i = 0; i < gridDim.x; i++) {
 		const volatile struct sample_part *part = &parts[i];
 		extent = join(extent, {part->max, part->min, part->argmax, part->broken});
 	}
@@ -253,10 +255,10 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS) draw_kernel(const struc
 {
 	__shared__ struct sample_arrival warps[SAMPLE_WARPS];
 	__shared__ double sums[SAMPLE_WARPS];
-	const int split = blockIdx.x, line = blockIdx.y;
+	const int block = blockIdx.x, line = blockIdx.y, each = SAMPLE_SPLITS / gridDim.x;
 	dependency_wait();
 	if (line >= *a.exchange.step.n_logits) {
-		if (split == 0 && threadIdx.x == 0)
+		if (block == 0 && threadIdx.x == 0)
 			end_row(a);
 		return;
 	}
@@ -265,23 +267,26 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS) draw_kernel(const struc
 	const bool is_random = found.id >= 0 && sampling.temperature >= KN_TEMPERATURE_MIN;
 	const bool has_logprob = found.id >= 0 && sampling.wants_logprob;
 	if (!is_random && !has_logprob) {
-		if (split == 0 && threadIdx.x == 0)
+		if (block == 0 && threadIdx.x == 0)
 			write_outcome(a, line, {found.id, 0.0f});
 		return;
 	}
 	const float *logits = a.logits + (int64_t)line * a.vocab;
-	const int begin = split_begin(a, split), end = split_begin(a, split + 1);
+	const int first = block * each;
 	struct sample_draw *draws = a.scratch.draws + line * SAMPLE_SPLITS;
 	struct sample_draw mine = {{0, found.id}, 0};
 	if (is_random) {
 		const struct row_cut row = {logits, found.max, found.inverse, found.last_logit, found.last_id};
 		const uint64_t key = key_of_position(sampling.seed, (uint64_t)sampling.position);
-		mine.best = race_split(row, begin, end, found.id, key, warps);
+		mine.best = race_piece(row, split_begin(a, first), split_begin(a, first + each), found.id, key, warps);
 	}
-	if (has_logprob)
-		mine.sum = sum_split({logits, found.max, 1.0f, -INFINITY, INT32_MAX}, begin, end, sums);
-	if (threadIdx.x == 0)
-		draws[split] = mine;
+	for (int split = first; split < first + each; split++) {
+		if (has_logprob)
+			mine.sum = sum_piece({logits, found.max, 1.0f, -INFINITY, INT32_MAX}, split_begin(a, split),
+				split_begin(a, split + 1), sums);
+		if (threadIdx.x == 0)
+			draws[split] = mine;
+	}
 	if (!is_last_of_row(a.scratch.tickets + line) || threadIdx.x != 0)
 		return;
 	struct sample_arrival best = mine.best;
@@ -319,7 +324,10 @@ enum status kn_cuda_sample(struct kn_backend *backend, const struct kn_exchange 
 	args.scratch.tickets = (uint32_t *)(args.scratch.rows + lines);
 	args.vocab = (int)vocab;
 	args.n_rows = n_rows;
-	const dim3 grid(n_logits > 0 ? SAMPLE_SPLITS : 1, n_rows), block(SAMPLE_THREADS);
+	int blocks = n_logits > 0 ? SAMPLE_SPLITS : 1;
+	while (blocks > 1 && blocks * n_rows > backend->n_sms)
+		blocks /= 2;
+	const dim3 grid(blocks, n_rows), block(SAMPLE_THREADS);
 	cudaError_t error = cudaSuccess;
 	if (n_logits > 0)
 		error = launch_dependent(backend->stream, grid, block, 0, scan_kernel, args);

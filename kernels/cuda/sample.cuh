@@ -6,7 +6,7 @@
 
 #define SAMPLE_THREADS 1024 /* as many warps as a warp has threads: one joins what all found */
 #define SAMPLE_WARPS (SAMPLE_THREADS / CUDA_WARP)
-#define SAMPLE_SPLITS 8 /* guess: a vocabulary of 128 K in 16 K pieces, so that one row keeps eight processors busy */
+#define SAMPLE_SPLITS 8 /* guess: a vocabulary of 128 K in 16 K pieces, so that one row keeps eight processors busy; a power of two */
 #define SAMPLE_BUCKETS 2048 /* as in engine/sampler.c */
 #define SAMPLE_LIST 1024 /* tokens around a cut that are put in order in shared memory */
 
