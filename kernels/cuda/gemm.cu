@@ -42,7 +42,82 @@ static void release_layouts(struct gemm_choice *choice)
 	*choice = {};
 }
 
-/* Asks the library's heuristic once per shape and keeps the answer: a table of GEMM_CHOICES_MAX entries, replaced round robin. */
+/* Asks the library's heuristic for an algorithm for the layouts of *choice. */
+static cublasStatus_t ask(struct kn_backend *backend, struct gemm_choice *choice)
+{
+	cublasLtMatmulPreference_t preference;
+	cublasStatus_t status = cublasLtMatmulPreferenceCreate(&preference);
+	if (status != CUBLAS_STATUS_SUCCESS)
+		return status;
+	uint64_t workspace = GEMM_WORKSPACE_BYTES;
+	cublasLtMatmulHeuristicResult_t result;
+	int found = 0;
+	status = cublasLtMatmulPreferenceSetAttribute(
+		preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace);
+	if (status == CUBLAS_STATUS_SUCCESS)
+		status = cublasLtMatmulAlgoGetHeuristic(backend->blas, backend->gemm->operation, choice->w, choice->x, choice->y,
+			choice->y, preference, 1, &result, &found);
+	cublasLtMatmulPreferenceDestroy(preference);
+	if (status == CUBLAS_STATUS_SUCCESS && found == 0)
+		status = CUBLAS_STATUS_NOT_SUPPORTED;
+	if (status == CUBLAS_STATUS_SUCCESS)
+		choice->algorithm = result.algo;
+	return status;
+}
+
+/* The algorithm that all row counts up to shape->n_rows, a multiple of GEMM_ROWS_STEP, and above the last multiple share. */
+static cublasStatus_t find_proposal(
+	struct kn_backend *backend, const struct gemm_shape *shape, const cublasLtMatmulAlgo_t **out)
+{
+	struct gemm_cache *cache = backend->gemm;
+	for (int i = 0; i < cache->n_proposals; i++)
+		if (same_shape(&cache->proposals[i].shape, shape)) {
+			*out = &cache->proposals[i].algorithm;
+			return CUBLAS_STATUS_SUCCESS;
+		}
+	struct gemm_choice asked = {};
+	cublasStatus_t status = make_layouts(shape, &asked);
+	if (status == CUBLAS_STATUS_SUCCESS)
+		status = ask(backend, &asked);
+	if (status == CUBLAS_STATUS_SUCCESS) {
+		struct gemm_proposal *proposal = &cache->proposals[cache->next_proposal];
+		proposal->shape = *shape;
+		proposal->algorithm = asked.algorithm;
+		*out = &proposal->algorithm;
+		cache->next_proposal = (cache->next_proposal + 1) % GEMM_PROPOSALS_MAX;
+		if (cache->n_proposals < GEMM_PROPOSALS_MAX)
+			cache->n_proposals++;
+	}
+	release_layouts(&asked);
+	return status;
+}
+
+/* True when an algorithm that was proposed for more rows computes the layouts of *choice in the workspace there is. */
+static bool computes(const struct kn_backend *backend, const cublasLtMatmulAlgo_t *algorithm, const struct gemm_choice *choice)
+{
+	cublasLtMatmulHeuristicResult_t result = {};
+	cublasStatus_t status = cublasLtMatmulAlgoCheck(
+		backend->blas, backend->gemm->operation, choice->w, choice->x, choice->y, choice->y, algorithm, &result);
+	return status == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= GEMM_WORKSPACE_BYTES;
+}
+
+/* Prompts come in every length, and each new one would cost a question for every matrix and the first run of whatever kernels the
+ * answers name; so neighbouring lengths share an answer. Batches have few sizes, which come again in every step: each has its own.
+ * An algorithm follows from the shape alone, whatever ran before, so that equal steps keep equal bits. */
+static cublasStatus_t choose_algorithm(struct kn_backend *backend, const struct gemm_shape *shape, struct gemm_choice *choice)
+{
+	if (shape->n_rows <= GEMM_ROWS_OWN)
+		return ask(backend, choice);
+	struct gemm_shape shared = *shape;
+	shared.n_rows = (shape->n_rows + GEMM_ROWS_STEP - 1) / GEMM_ROWS_STEP * GEMM_ROWS_STEP;
+	const cublasLtMatmulAlgo_t *proposed = NULL;
+	if (find_proposal(backend, &shared, &proposed) != CUBLAS_STATUS_SUCCESS || !computes(backend, proposed, choice))
+		return ask(backend, choice);
+	choice->algorithm = *proposed;
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+/* Layouts and an algorithm for a shape, made once and kept: a table of GEMM_CHOICES_MAX entries, replaced round robin. */
 static cublasStatus_t find_choice(struct kn_backend *backend, const struct gemm_shape *shape, struct gemm_choice **out)
 {
 	struct gemm_cache *cache = backend->gemm;
@@ -54,26 +129,10 @@ static cublasStatus_t find_choice(struct kn_backend *backend, const struct gemm_
 	struct gemm_choice *choice = &cache->choices[cache->next];
 	release_layouts(choice);
 	cublasStatus_t status = make_layouts(shape, choice);
-	if (status != CUBLAS_STATUS_SUCCESS)
-		return status;
-	cublasLtMatmulPreference_t preference;
-	status = cublasLtMatmulPreferenceCreate(&preference);
-	if (status != CUBLAS_STATUS_SUCCESS)
-		return status;
-	uint64_t workspace = GEMM_WORKSPACE_BYTES;
-	cublasLtMatmulHeuristicResult_t result;
-	int found = 0;
-	status = cublasLtMatmulPreferenceSetAttribute(
-		preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace);
 	if (status == CUBLAS_STATUS_SUCCESS)
-		status = cublasLtMatmulAlgoGetHeuristic(backend->blas, cache->operation, choice->w, choice->x, choice->y, choice->y,
-			preference, 1, &result, &found);
-	cublasLtMatmulPreferenceDestroy(preference);
-	if (status == CUBLAS_STATUS_SUCCESS && found == 0)
-		status = CUBLAS_STATUS_NOT_SUPPORTED;
+		status = choose_algorithm(backend, shape, choice);
 	if (status != CUBLAS_STATUS_SUCCESS)
 		return status;
-	choice->algorithm = result.algo;
 	choice->shape = *shape;
 	cache->next = (cache->next + 1) % GEMM_CHOICES_MAX;
 	if (cache->n_choices < GEMM_CHOICES_MAX)

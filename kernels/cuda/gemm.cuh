@@ -1,4 +1,4 @@
-/* Remembered choices of the GEMM library, one per shape. */
+/* Remembered choices of the GEMM library, one per shape; row counts of long prompts share them with their neighbours. */
 #ifndef KERNELS_CUDA_GEMM_CUH
 #define KERNELS_CUDA_GEMM_CUH
 
@@ -6,6 +6,9 @@
 
 #define GEMM_WORKSPACE_BYTES ((size_t)32 << 20) /* what the library's documentation advises for Hopper */
 #define GEMM_CHOICES_MAX 512 /* guess: 5 shapes of a model times about 100 row counts */
+#define GEMM_ROWS_OWN 256 /* guess: above the batches that steps are planned for; up to it every row count has a choice of its own */
+#define GEMM_ROWS_STEP 128 /* guess: tiles mostly have 128 or 256 rows there, and a count and its next multiple need as many */
+#define GEMM_PROPOSALS_MAX 256 /* 4 shapes of a layer times the multiples up to 8192 rows */
 
 struct gemm_shape {
 	enum pack_form form, y_form;
@@ -19,10 +22,18 @@ struct gemm_choice {
 	cublasLtMatmulAlgo_t algorithm;
 };
 
+/* What the library proposed for a multiple of GEMM_ROWS_STEP rows. */
+struct gemm_proposal {
+	struct gemm_shape shape;
+	cublasLtMatmulAlgo_t algorithm;
+};
+
 struct gemm_cache {
 	cublasLtMatmulDesc_t operation;
 	struct gemm_choice choices[GEMM_CHOICES_MAX];
 	int n_choices, next;
+	struct gemm_proposal proposals[GEMM_PROPOSALS_MAX];
+	int n_proposals, next_proposal;
 };
 
 /* The product alone, of an input that is in the weights' type already. */

@@ -370,6 +370,41 @@ static void a_row_has_the_same_bits_among_2_to_16_rows(void **state)
 	mem_free(some);
 }
 
+/* Neighbouring row counts share an algorithm of the library: whose turn comes first must not show, and each agrees with the CPU.
+ * Two backends run the same counts, one from below and one from above. */
+static void long_steps_have_the_same_bits_whatever_ran_before(void **state)
+{
+	enum { ROWS = 768, COLS = 1096, COUNTS = 7, MOST = 700 };
+	static const int counts[COUNTS] = {256, 257, 300, 384, 385, 640, MOST};
+	const struct kn_options options = {.threads = 1, .rows_max = MOST, .cols_max = COLS};
+	struct side other = {.kn = gpu.kn};
+	uint64_t bytes;
+	void *data = weights(DTYPE_BF16, ROWS * COLS, &bytes);
+	float *x = side_normals(3, (size_t)MOST * COLS), *before = side_normals(9, (size_t)MOST * ROWS);
+	float *expected = mem_calloc((size_t)MOST * ROWS, 4), *found = mem_calloc((size_t)MOST * ROWS, 4), *upward[COUNTS];
+	struct kn_slice slice = whole(DTYPE_BF16, data, ROWS, COLS);
+	side_open(&other, &options);
+	for (int i = 0; i < COUNTS; i++) {
+		size_t count = (size_t)counts[i] * ROWS;
+		upward[i] = mem_calloc(count, 4);
+		run_matmul(&gpu, &slice, x, NULL, KN_ADD, counts[i], false, before, upward[i]);
+		run_matmul(&cpu, &slice, x, NULL, KN_ADD, counts[i], false, before, expected);
+		double d = side_distance(upward[i], expected, count);
+		if (!(d <= TOLERANCE_ROWS))
+			fail_msg("%d rows: relative error %g", counts[i], d);
+	}
+	for (int i = COUNTS - 1; i >= 0; i--) {
+		run_matmul(&other, &slice, x, NULL, KN_ADD, counts[i], i % 2 == 0, before, found);
+		assert_memory_equal(found, upward[i], (size_t)counts[i] * ROWS * 4);
+		mem_free(upward[i]);
+	}
+	mem_free(data);
+	mem_free(x);
+	mem_free(before);
+	mem_free(expected);
+	mem_free(found);
+}
+
 /* Rows of a table of one type, and their sum with others. */
 static void check_embedding(enum dtype dtype)
 {
@@ -469,6 +504,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(a_product_written_for_its_reader_gives_the_same_end),
 		cmocka_unit_test(products_of_a_layer_agree_in_one_call),
 		cmocka_unit_test(a_row_has_the_same_bits_among_2_to_16_rows),
+		cmocka_unit_test(long_steps_have_the_same_bits_whatever_ran_before),
 		cmocka_unit_test(heads_are_adjusted_as_on_the_cpu),
 		cmocka_unit_test(embedding_and_addition_agree),
 	};
