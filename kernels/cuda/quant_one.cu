@@ -190,7 +190,7 @@ static __device__ __forceinline__ float prepare_slice(const struct product_args 
 	return scale.y;
 }
 
-/* Sums of one strip to shared memory. Lanes of a row have parts of it, or with F8 each the whole. */
+/* Sums of one strip to shared memory. Lanes of a row have parts of it, or with F8 the first has the whole. */
 template <bool BYTES>
 static __device__ __forceinline__ void store_sums(const struct quant_one_lane &lane, const float (&acc)[2], float scale, float *to)
 {

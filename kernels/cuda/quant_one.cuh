@@ -5,7 +5,8 @@
  * four blocks of 32 columns (with Q6_K four of 16) take turns: each is multiplied with a factor that holds its bytes in columns of
  * its own and zeros in the others, and all are added up in one result, of which lane t = lane % 4 gets block t. So every lane
  * applies the scale of one block to a row g and a row g + 8, g = lane / 4. Offsets of the stored values times the sum of the block
- * are what the low column begins with. 8-bit floats are multiplied in fp16, all columns of the product being the same.
+ * are what the low column begins with. 8-bit floats are multiplied in fp16, by one column; the others are zeros, since the tensor core
+ * takes power for what is multiplied in vain (QUANT_NOTES.md).
  *
  * Panel, for columns rounded up to 256:
  *   words  [block of 32 columns][high, low][4 t][depth]: bytes of columns 16 * depth + 4t to + 3
@@ -365,17 +366,17 @@ template <> struct one_stage<QUANT_Q6_K> {
 };
 
 template <> struct one_row<QUANT_F8> {
-	uint4 words[4];
+	uint4 words[4]; /* of the first column */
 
 	__device__ __forceinline__ void load(int column, const struct quant_one_lane &l)
 	{
 #pragma unroll
 		for (int b = 0; b < 4; b++)
-			words[b] = *(const uint4 *)(l.words + column / 2 + 4 * l.t + b * 16);
+			words[b] = l.g == 0 ? *(const uint4 *)(l.words + column / 2 + 4 * l.t + b * 16) : make_uint4(0, 0, 0, 0);
 	}
 };
 
-/* Every lane of four gets the same sums. */
+/* The first of four lanes gets the sums, the others zeros. */
 template <> struct one_stage<QUANT_F8> {
 	uint4 words[4];
 	float factor;

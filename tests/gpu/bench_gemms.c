@@ -1,6 +1,7 @@
 /* The yardstick for bench_step: the GEMM library alone on the matrices of a public shape, bf16 in and out, one CUDA graph a step,
  * no attention, no norms, nothing between the products. For each matrix the fastest of the algorithms that the library proposes.
- * usage: bench_gemms SHAPE [steps] [--json FILE]   SHAPE: 1b, 8b */
+ * usage: bench_gemms SHAPE [steps] [--rows N] [--json FILE]   SHAPE: 1b, 8b; N: that number of rows alone. A chip that its
+ * power limits is slower in a long run than in a short one, so what a server does for seconds is compared with as many steps. */
 #include <stdio.h>
 #include <string.h>
 
@@ -207,6 +208,7 @@ static void bench_rows(struct bench *b, int n_rows, int steps, struct json *resu
 	struct json *row = json_new_object();
 	json_set(row, "what", json_new_string(head ? "products alone" : "products alone, no head"));
 	json_set(row, "rows", json_new_integer(n_rows));
+	json_set(row, "steps", json_new_integer(steps));
 	json_set(row, "mean_us", json_new_number(us));
 	json_set(row, "tokens_per_s", json_new_number(n_rows * 1e6 / us));
 	json_append(results, row);
@@ -222,21 +224,31 @@ static void bench_rows(struct bench *b, int n_rows, int steps, struct json *resu
 
 int main(int argc, char **argv)
 {
-	long long steps = 50;
-	const char *json_path = argc > 2 && text_equal(argv[argc - 2], "--json") ? argv[argc - 1] : NULL;
-	int n_words = json_path ? argc - 2 : argc;
+	long long steps = 50, only = 0;
+	const char *json_path = NULL;
+	bool good = true;
+	while (argc > 3 && argv[argc - 2][0] == '-') {
+		if (text_equal(argv[argc - 2], "--json"))
+			json_path = argv[argc - 1];
+		else
+			good = good && text_equal(argv[argc - 2], "--rows") && text_to_i64(argv[argc - 1], &only) && only > 0 &&
+				only <= ROWS_MAX;
+		argc -= 2;
+	}
 	struct bench b = {0};
-	for (size_t i = 0; n_words > 1 && i < sizeof shapes / sizeof shapes[0]; i++)
+	for (size_t i = 0; argc > 1 && i < sizeof shapes / sizeof shapes[0]; i++)
 		if (text_equal(argv[1], shapes[i].name))
 			b.shape = &shapes[i];
-	if (!b.shape || n_words > 3 || (n_words > 2 && !text_to_i64(argv[2], &steps)) || steps < 1) {
-		fprintf(stderr, "usage: bench_gemms 1b|8b [steps] [--json FILE]\n");
+	if (!good || !b.shape || argc > 3 || (argc > 2 && !text_to_i64(argv[2], &steps)) || steps < 1) {
+		fprintf(stderr, "usage: bench_gemms 1b|8b [steps] [--rows N] [--json FILE]\n");
 		return 2;
 	}
 	create(&b);
 	struct json *results = json_new_array();
 	static const int rows[] = {1, 8, 16, 32, 64, 128, 512, 4096};
-	for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+	if (only)
+		bench_rows(&b, (int)only, (int)steps, results);
+	for (size_t i = 0; !only && i < sizeof rows / sizeof rows[0]; i++)
 		bench_rows(&b, rows[i], rows[i] > 128 ? 5 : (int)steps, results);
 	enum status status = STATUS_OK;
 	if (json_path) {
