@@ -11,6 +11,8 @@
 #define ATTENTION_HEAD_DIM_MAX 256
 #define ATTENTION_HEADS_PER_BLOCK 8 /* query heads of one block: half the rows of a tensor core tile */
 #define ATTENTION_MIXED_BLOCKS 16 /* guess: blocks per KV head for the few rows that the prefill kernels leave out */
+#define ATTENTION_SAME_BITS_ROWS 16 /* steps of 2 to so many rows give a row the same bits: kn.h */
+#define ATTENTION_MANY_WARPS 5 /* pairs of a row and KV head for each processor; measured: ATTENTION_NOTES.md */
 #define ATTENTION_DECODE_ROWS_MAX 128 /* larger steps take the prefill kernel where rows of one sequence lie together */
 #define PREFILL_LINES 128 /* pairs of a row and a head in one tile of the prefill kernels */
 #define CACHE_PART 64 /* elements of 128 bytes of the fp16 cache */
@@ -208,6 +210,9 @@ static __device__ __forceinline__ struct four_pairs rotate_four(
 /* fp16 cache, one row a block: short or long context, few rows. Appends, but with cut->tile_rows: keys and values must have been
  * appended then. */
 cudaError_t attention_decode(struct kn_backend *backend, const struct kn_attention *args, const struct attention_cut *cut);
+/* The same on Hopper for so many rows that every warp has one; no cut->tile_rows. */
+bool attention_many_takes(const struct kn_backend *backend, const struct attention_cut *cut);
+cudaError_t attention_many(struct kn_backend *backend, const struct kn_attention *args, const struct attention_cut *cut);
 /* fp16 cache, tiles of rows of one sequence; keys and values appended. Rows of mixed tiles are left out. */
 cudaError_t attention_prefill(struct kn_backend *backend, const struct kn_attention *args, const struct attention_cut *cut);
 /* The same on Hopper for some head sizes. */
@@ -218,6 +223,7 @@ cudaError_t attention_prefill_hopper(struct kn_backend *backend, const struct kn
 cudaError_t attention_plain(struct kn_backend *backend, const struct kn_attention *args, const struct attention_cut *cut);
 /* Raises the kernels' limits of shared memory; once per device. */
 cudaError_t attention_decode_init(void);
+cudaError_t attention_many_init(void);
 cudaError_t attention_prefill_init(void);
 cudaError_t attention_prefill_hopper_init(void);
 

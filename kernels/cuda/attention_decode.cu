@@ -6,14 +6,6 @@
  * about 22 bits beside fp16 keys and values: q as rows 0 to 7 and 8 to 15 of one operand, weights as two products into one sum. */
 #include "kernels/cuda/attention_decode.cuh"
 
-/* What one block works on for one row. */
-struct decode_row {
-	int row, first_row, position, first_fresh; /* keys from first_fresh on are this step's own, of rows from first_row on */
-	int split_tokens, n_splits;
-	const int32_t *table;
-	struct attention_heads heads;
-};
-
 static __device__ __forceinline__ struct decode_row find_row(const struct kn_attention &a, const struct attention_cut &cut, int row)
 {
 	struct decode_row r;
@@ -71,65 +63,6 @@ static __device__ __forceinline__ int32_t block_of(const struct decode_row &r, c
 	return number < CUDA_WARP ? __shfl_sync(0xffffffffu, s.block, number) : r.table[token / KN_KV_BLOCK_TOKENS];
 }
 
-/* Asks for one tile of keys or values. Of a tile that reaches this step's own tokens only older lines are copied; lines past the
- * row's own key are zeroed. Code is kept short here and below: a warp runs most of it once or twice, so fetching instructions
- * counts. */
-template <int HEAD_DIM>
-static __device__ __forceinline__ void request_tile(
-	const struct kn_attention &a, const struct decode_row &r, const void *cache, int32_t block, int token, __half *tile)
-{
-	constexpr int PIECES = KN_KV_BLOCK_TOKENS * HEAD_DIM / 8 / CUDA_WARP;
-	const int lane = threadIdx.x % CUDA_WARP;
-	const __half *from = (const __half *)cache + cache_at(a, block, r.heads.kv_head) + lane * 8;
-	const uint32_t to = shared_address(tile + lane * 8);
-	if (token + KN_KV_BLOCK_TOKENS <= r.first_fresh) {
-#pragma unroll
-		for (int i = 0; i < PIECES; i++)
-			copy_async(to + i * (CUDA_WARP * 16), from + i * (CUDA_WARP * 8), true);
-		return;
-	}
-#pragma unroll 1
-	for (int i = 0; i < PIECES; i++) {
-		const int line = token + cache_piece(HEAD_DIM, lane + i * CUDA_WARP).x;
-		if (line < r.first_fresh || line > r.position)
-			copy_async(to + i * (CUDA_WARP * 16), from + i * (CUDA_WARP * 8), line <= r.position);
-	}
-}
-
-/* Keys and values of this step that lie in a tile of the split; the row's own are appended to the cache. Lane: four pairs of a key
- * or of a value, which is taken as if it were interleaved. */
-template <int HEAD_DIM>
-static __device__ __forceinline__ void fill_fresh(
-	const struct kn_attention &a, const struct decode_row &r, int token_begin, int end, __half *keys, __half *values)
-{
-	const int lane = threadIdx.x % CUDA_WARP, width = (a.n_heads + 2 * a.n_kv_heads) * HEAD_DIM;
-#pragma unroll 1
-	for (int token = max(token_begin, r.first_fresh); token < min(token_begin + KN_KV_BLOCK_TOKENS, end); token++) {
-		const float *k =
-			a.qkv + (int64_t)(r.first_row + token - r.first_fresh) * width + (a.n_heads + r.heads.kv_head) * HEAD_DIM;
-		const int64_t cached = cache_at(a, r.table[token / KN_KV_BLOCK_TOKENS], r.heads.kv_head);
-#pragma unroll 1
-		for (int i = lane; i < HEAD_DIM / 4; i += CUDA_WARP) {
-			const bool is_key = i < HEAD_DIM / 8;
-			const int pair = (is_key ? i : i - HEAD_DIM / 8) * 4, line = token - token_begin;
-			const bool interleaved = a.rope_interleaved || !is_key;
-			const int2 runs = is_key ? runs_of(a, pair) : make_int2(2 * pair, 2 * pair + 4);
-			const int first = cache_place(HEAD_DIM, line, runs.x), second = cache_place(HEAD_DIM, line, runs.y);
-			const float *from = is_key ? k : k + a.n_kv_heads * HEAD_DIM;
-			const float4 *turns = (const float4 *)(a.rope_cos_sin + (int64_t)token * HEAD_DIM + 2 * pair);
-			const float4 none = make_float4(1.0f, 0.0f, 1.0f, 0.0f); /* a turn by nothing is exact */
-			const struct four_pairs pairs =
-				rotate_runs(*(const float4 *)(from + runs.x), *(const float4 *)(from + runs.y),
-					is_key ? turns[0] : none, is_key ? turns[1] : none, interleaved, 1.0f);
-			__half *tile = is_key ? keys : values;
-			store_pairs(pairs, interleaved, tile + first, tile + second);
-			tile = (__half *)(is_key ? a.k_cache : a.v_cache) + cached;
-			if (token == r.position)
-				store_pairs(pairs, interleaved, tile + first, tile + second);
-		}
-	}
-}
-
 /* A warp's ring of tiles: keys, their values, the next keys. Each is one group of copies, an empty one past the split's end. */
 template <int HEAD_DIM, int SLOTS> struct decode_ring {
 	__half *tiles;
@@ -174,12 +107,6 @@ static __device__ __forceinline__ void fill_query(
 		store_pairs(pairs, a.rope_interleaved, &query[head][runs.x], &query[head][runs.y]);
 		store_pairs(rest_of(pairs), a.rope_interleaved, &query[head + 8][runs.x], &query[head + 8][runs.y]);
 	}
-}
-
-/* Place of output d of a head among a warp's results, which lie over its first slot: heads 2t in different banks. */
-template <int HEAD_DIM> static __device__ __forceinline__ int result_at(int head, int d)
-{
-	return head * HEAD_DIM + (d ^ head / 2 * 8);
 }
 
 /* Adds the splits' results in split order; the block that finishes a row's last split does it. */

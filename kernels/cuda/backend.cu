@@ -122,6 +122,8 @@ static enum status cuda_create(const struct kn_options *options, struct kn_backe
 		status = gemm_cache_create(backend, (struct gemm_cache *)mem_calloc(1, sizeof(struct gemm_cache)), err);
 	if (!status)
 		status = cuda_status(attention_decode_init(), "attention", err);
+	if (!status && backend->is_hopper)
+		status = cuda_status(attention_many_init(), "attention", err);
 	if (!status)
 		status = cuda_status(attention_prefill_init(), "attention", err);
 	if (!status && backend->is_hopper)
