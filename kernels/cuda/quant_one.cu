@@ -33,6 +33,12 @@ static __host__ __device__ constexpr bool refills_early(int form)
 	return form == QUANT_F8;
 }
 
+/* Whether no more blocks take part than the rounds over the items need, so that all have as many: of 8-bit forms alone faster. */
+static bool takes_even_rounds(int form)
+{
+	return form == QUANT_Q8_0 || form == QUANT_F8;
+}
+
 static __host__ __device__ constexpr int stage_cols(int form)
 {
 	return form == QUANT_MIXED ? 0 : quant_stage_units(form) * quant_unit_cols(form);
@@ -368,7 +374,9 @@ cudaError_t quant_one(struct kn_backend *backend, struct product_args *args)
 	const int per_sm = by_memory < by_warps ? by_memory : by_warps, blocks = backend->n_sms * per_sm;
 	/* So much shared memory that no processor takes a block more than its share while another goes without. */
 	const size_t share = most_bytes / (size_t)(per_sm + 1) + 1;
-	dim3 grid(args->n_items < blocks ? args->n_items : blocks), block(n_warps * CUDA_WARP);
+	const int rounds = (args->n_items + blocks - 1) / blocks, even = (args->n_items + rounds - 1) / rounds;
+	const int most = args->n_items < blocks ? args->n_items : blocks;
+	dim3 grid(takes_even_rounds(form) ? even : most), block(n_warps * CUDA_WARP);
 	deal_out(args, n_warps, (int)grid.x);
 	return launch_dependent(backend->stream, grid, block, needed > share ? needed : share,
 		kernel_of(form, held_stages(args, form, n_warps)), *args);
