@@ -438,7 +438,7 @@ static enum status cuda_matmul(struct kn_backend *backend, const struct kn_matmu
 static enum status cuda_matmul_chain(
 	struct kn_backend *backend, const struct kn_matmul *chain, int count, int n_rows, struct err *err)
 {
-	if (!backend->deterministic && n_rows > FEW_ROWS_MAX && batch_takes_chain(backend, chain, count, n_rows))
+	if (!backend->deterministic && n_rows > 1 && batch_takes_chain(backend, chain, count, n_rows))
 		return kn_cuda_batch(backend, chain, count, n_rows, err);
 	enum status status = STATUS_OK;
 	for (int i = 0; i < count && !status; i++)

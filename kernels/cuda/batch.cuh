@@ -1,4 +1,4 @@
-/* Matrix product for tens of rows on Hopper. */
+/* Matrix product for tens of rows on Hopper, and for a layer of 2 rows and more. */
 #ifndef KERNELS_CUDA_BATCH_CUH
 #define KERNELS_CUDA_BATCH_CUH
 

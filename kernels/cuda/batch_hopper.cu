@@ -1,4 +1,4 @@
-/* Matrix products for 17 to 128 rows on Hopper: which kernel, tiles and arguments. The kernel is in batch_hopper.cuh. */
+/* Matrix products for up to 128 rows on Hopper: which kernel, tiles and arguments. The kernel is in batch_hopper.cuh. */
 #include <cudaTypedefs.h>
 
 extern "C" {

@@ -307,9 +307,9 @@ static void products_of_a_layer_agree_in_one_call(void **state)
 	static const struct {
 		int64_t width, hidden, ffn, last;
 		int n_rows;
-	} cases[] = {{264, 4096, 4000, 6144, 128}, {264, 4096, 4000, 6144, 17}, {200, 3272, 6400, 3400, 33},
-		{136, 8384, 4208, 8384, 65}, {72, 3200, 14336, 3200, 127}, {576, 576, 1536, 960, 1}, {576, 576, 1536, 960, 8},
-		{576, 576, 1536, 960, 100}};
+	} cases[] = {{264, 4096, 4000, 6144, 128}, {264, 4096, 4000, 6144, 17}, {264, 4096, 4000, 6144, 2},
+		{200, 3272, 6400, 3400, 33}, {136, 8384, 4208, 8384, 65}, {72, 3200, 14336, 3200, 127}, {576, 576, 1536, 960, 1},
+		{576, 576, 1536, 960, 8}, {576, 576, 1536, 960, 100}};
 	for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c += every) {
 		const int64_t width = cases[c].width, hidden = cases[c].hidden, ffn = cases[c].ffn, last = cases[c].last;
 		const int n = cases[c].n_rows;
@@ -343,6 +343,35 @@ static void products_of_a_layer_agree_in_one_call(void **state)
 		mem_free(attended);
 		mem_free(norm);
 	}
+}
+
+static void a_layer_gives_a_row_the_same_bits_among_2_to_16_rows(void **state)
+{
+	enum { WIDTH = 264, HIDDEN = 4096, FFN = 4000, LAST = 6144, MOST = 16 };
+	static const int counts[] = {MOST, 2, 5, 8, 9, 15};
+	uint64_t bytes;
+	void *data = weights(DTYPE_BF16, 2 * FFN * HIDDEN, &bytes);
+	const struct kn_slice slices[4] = {whole(DTYPE_BF16, data, HIDDEN, WIDTH), whole(DTYPE_BF16, data, 2 * FFN, HIDDEN),
+		whole(DTYPE_BF16, data, HIDDEN, FFN), whole(DTYPE_BF16, data, LAST, HIDDEN)};
+	float *attended = side_normals(7, MOST * WIDTH), *norm = side_normals(8, HIDDEN);
+	float *residual[2], *queries[2];
+	for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+		const size_t n = (size_t)counts[i], k = i > 0;
+		residual[k] = side_normals(9, MOST * HIDDEN);
+		queries[k] = mem_calloc(MOST * LAST, 4);
+		run_chain(&gpu, slices, attended, norm, counts[i], CHAIN_AT_ONCE, residual[k], queries[k]);
+		if (k == 0)
+			continue;
+		assert_memory_equal(residual[1], residual[0], n * HIDDEN * 4);
+		assert_memory_equal(queries[1], queries[0], n * LAST * 4);
+		mem_free(residual[1]);
+		mem_free(queries[1]);
+	}
+	mem_free(residual[0]);
+	mem_free(queries[0]);
+	mem_free(data);
+	mem_free(attended);
+	mem_free(norm);
 }
 
 static void a_row_has_the_same_bits_among_2_to_16_rows(void **state)
@@ -503,6 +532,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(products_of_tens_of_rows_agree_in_tiles_of_every_height),
 		cmocka_unit_test(a_product_written_for_its_reader_gives_the_same_end),
 		cmocka_unit_test(products_of_a_layer_agree_in_one_call),
+		cmocka_unit_test(a_layer_gives_a_row_the_same_bits_among_2_to_16_rows),
 		cmocka_unit_test(a_row_has_the_same_bits_among_2_to_16_rows),
 		cmocka_unit_test(long_steps_have_the_same_bits_whatever_ran_before),
 		cmocka_unit_test(heads_are_adjusted_as_on_the_cpu),
