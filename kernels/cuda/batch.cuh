@@ -7,8 +7,8 @@
 #define BATCH_ROWS_MAX 128
 
 /* Whether there is a kernel for a product: at most BATCH_ROWS_MAX rows, weights in bf16 or fp16 whose tiles occupy nearly all
- * processors at once and whose rows (with SwiGLU those of gate and of up) are whole eights, y in aligned pairs, x that another
- * operation left in aligned pieces of 16 bytes, on a GPU with is_hopper. */
+ * processors at once and whose rows (with SwiGLU those of gate and of up) are whole eights, y in aligned pairs, or where it is
+ * prepared for a reader in aligned pieces of 16 bytes, x that another operation left in such pieces, on a GPU with is_hopper. */
 bool batch_takes(const struct kn_backend *backend, const struct kn_matmul *args, int n_rows);
 
 /* The same for products each of which reads what the one before it wrote, with the norms between them in the kernels of the

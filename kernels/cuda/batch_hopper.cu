@@ -9,20 +9,21 @@ extern "C" {
 #include "kernels/cuda/elementwise.cuh"
 
 struct batch_variant {
-	int rows, tile, split, shared_bytes;
+	int rows, tile, split, parts, threads, shared_bytes;
 	void (*kernels[2])(struct batch_args, CUtensorMap, CUtensorMap); /* by enum pack_form: bf16, fp16 */
 };
 
-template <int ROWS, int TILE, int SPLIT> static constexpr struct batch_variant batch_variant_of(void)
+template <typename SHAPE> static constexpr struct batch_variant batch_variant_of(void)
 {
-	return {ROWS, TILE, SPLIT, sizeof(typename batch_shape<ROWS, TILE, SPLIT>::memory),
-		{batch_kernel<PACK_BF16, ROWS, TILE, SPLIT>, batch_kernel<PACK_F16, ROWS, TILE, SPLIT>}};
+	return {SHAPE::ROWS, SHAPE::TILE, SHAPE::SPLIT, SHAPE::PARTS, batch_threads<SHAPE>(), sizeof(typename SHAPE::memory),
+		{batch_kernel<PACK_BF16, SHAPE>, batch_kernel<PACK_F16, SHAPE>}};
 }
 
 /* Lower tiles would read more activations than weights, and do too little between two barriers: measured, see NOTES.md. */
 #define BATCH_TILES(ROWS) \
-	batch_variant_of<ROWS, 64, 2>(), batch_variant_of<ROWS, 96, 2>(), batch_variant_of<ROWS, 64, 1>(), \
-		batch_variant_of<ROWS, 128, 1>(), batch_variant_of<ROWS, 192, 1>(), batch_variant_of<ROWS, 224, 1>()
+	batch_variant_of<low_shape<ROWS>>(), batch_variant_of<tall_shape<ROWS, 96, 2>>(), \
+		batch_variant_of<tall_shape<ROWS, 64, 1>>(), batch_variant_of<tall_shape<ROWS, 128, 1>>(), \
+		batch_variant_of<tall_shape<ROWS, 192, 1>>(), batch_variant_of<tall_shape<ROWS, 224, 1>>()
 
 static const struct batch_variant batch_variants[] = {BATCH_TILES(32), BATCH_TILES(64), BATCH_TILES(128)};
 
@@ -72,7 +73,7 @@ static int tiles_of(const struct batch_variant *variant, int64_t w_rows)
 /* Parts that the squares of a row of results come in. */
 static int squares_of(const struct batch_variant *variant, int64_t w_rows)
 {
-	return tiles_of(variant, w_rows) * (variant->rows == BATCH_ROWS_MAX ? 1 : BATCH_GROUPS);
+	return tiles_of(variant, w_rows) * variant->parts;
 }
 
 /* The variant with most blocks that all run at once, for as few rows as will do: these come first. NULL: none. */
@@ -95,12 +96,14 @@ bool batch_takes(const struct kn_backend *backend, const struct kn_matmul *args,
 {
 	const struct kn_matrix *w = args->w;
 	const bool whole_eights = w->rows % (args->epilogue == KN_SWIGLU ? 16 : 8) == 0; /* of gates and of ups */
-	const bool in_pairs = args->y_stride % 2 == 0 && (uintptr_t)args->y % 8 == 0;
+	const bool y_prepared = is_prepared_for(args->reader, n_rows); /* then stored in pieces of 16 bytes, else in pairs */
+	const bool y_aligned = y_prepared ? args->y_stride % 8 == 0 && (uintptr_t)args->y % 16 == 0
+					  : args->y_stride % 2 == 0 && (uintptr_t)args->y % 8 == 0;
 	/* Prepared input always is; what another operation left need not be. Tensor maps want 16 bytes. */
 	const bool x_aligned = !args->x_for_w || (args->x_stride % 8 == 0 && (uintptr_t)args->x % 16 == 0);
-	const bool writes_own = !is_prepared_for(args->reader, n_rows) || args->reader->form == w->form; /* or fp32 */
+	const bool writes_own = !y_prepared || args->reader->form == w->form; /* or fp32 */
 	return backend->batch && n_rows <= BATCH_ROWS_MAX && (w->form == PACK_BF16 || w->form == PACK_F16) && whole_eights &&
-		in_pairs && x_aligned && writes_own && w->cols >= 2 * BATCH_DEPTH &&
+		y_aligned && x_aligned && writes_own && w->cols >= 2 * BATCH_DEPTH &&
 		choose(backend->n_sms, w, args->epilogue, n_rows);
 }
 
@@ -140,7 +143,7 @@ static cudaError_t launch(const struct kn_backend *backend, const struct batch_v
 	attributes[1].id = cudaLaunchAttributeClusterDimension;
 	attributes[1].val.clusterDim = {(unsigned)variant->split, 1, 1};
 	config.gridDim = dim3((unsigned)(tiles_of(variant, w->rows) * variant->split));
-	config.blockDim = dim3(BATCH_THREADS);
+	config.blockDim = dim3(variant->threads);
 	config.dynamicSmemBytes = variant->shared_bytes;
 	config.stream = backend->stream;
 	config.attrs = attributes;

@@ -36,6 +36,13 @@ static __device__ __forceinline__ void barrier_expect(uint64_t *barrier, int byt
 		     : "memory");
 }
 
+/* Announces bytes of bulk copies; the phase still lacks its arrival. */
+static __device__ __forceinline__ void barrier_announce(uint64_t *barrier, int bytes)
+{
+	asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+		     : "memory");
+}
+
 /* Barriers are named by their address too. */
 static __device__ __forceinline__ void barrier_arrive(uint32_t barrier)
 {

@@ -49,6 +49,23 @@ static __device__ __forceinline__ void load_matrices_transposed(uint32_t out[4],
 		     : "memory");
 }
 
+static __device__ __forceinline__ uint4 load_shared(uint32_t address)
+{
+	uint4 value;
+	asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+		     : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+		     : "r"(address)
+		     : "memory");
+	return value;
+}
+
+/* Stores two 8x8 matrices of 16-bit elements, held as the accumulators of products are; lane i < 16 gives the address of row i % 8
+ * of matrix i / 8. */
+static __device__ __forceinline__ void store_matrices(uint32_t address, uint32_t first, uint32_t second)
+{
+	asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(address), "r"(first), "r"(second) : "memory");
+}
+
 /* Sixteen bytes from global to shared memory past the registers; filled with zeros when !valid (from must still be mapped). */
 static __device__ __forceinline__ void copy_async(uint32_t to, const void *from, bool valid)
 {
