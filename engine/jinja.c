@@ -43,7 +43,7 @@ static enum status assign(struct rendering *r, const struct statement *s, struct
 		target = value_get(r->scopes[i - 1], s->name, strlen(s->name));
 	if (target.kind == VALUE_UNDEFINED)
 		target = value_get(r->globals, s->name, strlen(s->name));
-	if (target.kind != VALUE_DICT || !target.dict->is_namespace)
+	if (target.kind != VALUE_DICT || target.dict->role != DICT_NAMESPACE)
 		return err_set(r->err, STATUS_INPUT, "'%.40s' is no namespace", s->name);
 	value_set(&r->arena, target, s->member, strlen(s->member), value);
 	return jinja_spend(r, target.dict->count);
@@ -108,6 +108,7 @@ static void bind_loop(struct rendering *r, struct value scope, const struct valu
 {
 	struct value loop = value_dict(&r->arena);
 
+	loop.dict->role = DICT_LOOP;
 	const struct {
 		const char *name;
 		int64_t value;
@@ -117,6 +118,8 @@ static void bind_loop(struct rendering *r, struct value scope, const struct valu
 		{"revindex", (int64_t)(items->count - index)},
 		{"revindex0", (int64_t)(items->count - index) - 1},
 		{"length", (int64_t)items->count},
+		{"depth", 1}, /* of recursive loops, which are refused, it would grow */
+		{"depth0", 0},
 	};
 	for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
 		set_name(r, loop, numbers[i].name, value_int(numbers[i].value));
@@ -255,8 +258,13 @@ enum status jinja_run(struct rendering *r, const struct statement *first)
 {
 	enum status status = jinja_enter(r);
 
-	for (const struct statement *s = first; s && status == STATUS_OK && !r->breaks && !r->continues; s = s->next)
+	for (const struct statement *s = first; s && status == STATUS_OK && !r->breaks && !r->continues; s = s->next) {
 		status = run_one(r, s);
+		if (status != STATUS_OK && !r->has_told_place) {
+			err_add(r->err, "line %d", s->line);
+			r->has_told_place = true;
+		}
+	}
 	r->depth--;
 	return status;
 }

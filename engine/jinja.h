@@ -1,8 +1,8 @@
 /* Chat templates: an interpreter for the part of Jinja that published ones use, as transformers sets it up (trim_blocks,
- * lstrip_blocks, loop controls, raise_exception, strftime_now). Statements: if, for, set, macro, break, continue, generation. What
- * is not known is refused when the template is read, by its name and line: statements, filters, tests, methods, functions; a kind
- * of value that one of these does not take when it is met. Steps, memory and nesting have limits, since a template comes with a
- * model file. Reference: jinja.palletsprojects.com, template designers. */
+ * lstrip_blocks, loop controls, raise_exception, strftime_now). Statements: if, for, set, macro, raw, break, continue, generation.
+ * What is not known is refused when the template is read, by its name and line: statements, filters, tests, methods, functions; a
+ * kind of value that one of these does not take when it is met. Steps, memory and nesting have limits, since a template comes with
+ * a model file. Reference: jinja.palletsprojects.com, template designers. */
 #ifndef ENGINE_JINJA_H
 #define ENGINE_JINJA_H
 
@@ -43,7 +43,8 @@ struct jinja_input {
 };
 
 /* Appends the text to out. add_generation_prompt is true; documents are not defined. Arguments of calls that are JSON as text, as
- * OpenAI's API has them, become what they say, as templates expect. What a template raises is STATUS_INPUT with its words. */
+ * OpenAI's API has them, become what they say, as templates expect. What a template raises is STATUS_INPUT with its words; other
+ * errors name the line. */
 enum status jinja_render(const struct jinja *jinja, const struct jinja_input *input, struct text *out, struct err *err);
 
 #endif

@@ -39,28 +39,39 @@ static enum status equal(struct rendering *r, struct value a, struct value b, bo
 	return jinja_spend(r, units);
 }
 
+/* As Python's in; its words for what it does not take. */
 static enum status contains(struct rendering *r, struct value container, struct value item, bool *out)
 {
-	bool text = item.kind == VALUE_STRING;
+	struct value found;
 
 	*out = false;
-	if (container.kind == VALUE_STRING) {
-		*out = text && memmem(container.bytes, container.len, item.bytes, item.len) != NULL;
+	switch (container.kind) {
+	case VALUE_UNDEFINED: /* an empty sequence to Jinja */
+		return STATUS_OK;
+	case VALUE_STRING:
+		if (item.kind != VALUE_STRING)
+			return err_set(r->err, STATUS_INPUT, "'in <string>' requires string as left operand, not %s",
+				value_type_name(item));
+		*out = memmem(container.bytes, container.len, item.bytes, item.len) != NULL;
 		return jinja_spend(r, container.len);
-	}
-	if (container.kind == VALUE_DICT) {
-		*out = text && value_get(container, item.bytes, item.len).kind != VALUE_UNDEFINED;
+	case VALUE_DICT:
+		if (item.kind == VALUE_LIST || item.kind == VALUE_DICT)
+			return err_set(r->err, STATUS_INPUT, "unhashable type: '%s'", value_type_name(item));
+		*out = item.kind == VALUE_STRING && value_find(container, item.bytes, item.len, &found);
 		return jinja_spend(r, container.dict->count);
+	case VALUE_LIST:
+		for (size_t i = 0; !*out && i < container.list->count; i++)
+			if (equal(r, container.list->items[i], item, out) != STATUS_OK)
+				return STATUS_INPUT;
+		return STATUS_OK;
+	default:
+		return err_set(r->err, STATUS_INPUT, "argument of type '%s' is not iterable", value_type_name(container));
 	}
-	for (size_t i = 0; !*out && container.kind == VALUE_LIST && i < container.list->count; i++)
-		if (equal(r, container.list->items[i], item, out) != STATUS_OK)
-			return STATUS_INPUT;
-	return STATUS_OK;
 }
 
 #define OF(kind) (1u << (kind))
 
-/* Tests that ask for a kind. What is undefined is an empty sequence to Jinja. */
+/* Tests that ask for a kind. What is undefined is to Jinja an empty sequence, and a function (that fails). */
 static const struct kind_test {
 	const char *name;
 	unsigned kinds;
@@ -75,7 +86,7 @@ static const struct kind_test {
 	{"integer", OF(VALUE_INT)},
 	{"float", OF(VALUE_FLOAT)},
 	{"number", OF(VALUE_INT) | OF(VALUE_BOOL) | OF(VALUE_FLOAT)},
-	{"callable", OF(VALUE_MACRO)},
+	{"callable", OF(VALUE_UNDEFINED) | OF(VALUE_MACRO) | OF(VALUE_FUNCTION)},
 };
 
 static const struct kind_test *find_kind_test(const char *name)
@@ -195,6 +206,7 @@ static enum status raise(struct rendering *r, struct value words)
 {
 	size_t len = words.kind == VALUE_STRING ? strnlen(words.bytes, words.len) : 0;
 
+	r->has_told_place = true;
 	if (len > RAISED_BYTES_MAX)
 		len = utf8_complete_prefix(words.bytes, RAISED_BYTES_MAX);
 	return err_set(r->err, STATUS_INPUT, "%.*s", len > 0 ? (int)len : (int)strlen(raised_nothing),
@@ -214,7 +226,7 @@ enum status jinja_function(struct rendering *r, const char *name, const struct a
 	if (strcmp(name, "namespace") != 0 && strcmp(name, "dict") != 0)
 		return err_set(r->err, STATUS_INPUT, "function '%.40s' is not supported", name);
 	*out = value_dict(&r->arena);
-	out->dict->is_namespace = name[0] == 'n';
+	out->dict->role = name[0] == 'n' ? DICT_NAMESPACE : DICT_PLAIN;
 	for (size_t i = 0; i < arguments->count; i++)
 		if (arguments->names[i])
 			value_set(&r->arena, *out, arguments->names[i], strlen(arguments->names[i]), arguments->values[i]);
@@ -290,7 +302,7 @@ static enum status concatenate(struct rendering *r, struct value a, struct value
 enum status jinja_binary(struct rendering *r, const char *operation, struct value a, struct value b, struct value *out)
 {
 	bool strings = a.kind == VALUE_STRING && b.kind == VALUE_STRING;
-	bool listed = a.kind == VALUE_LIST || a.kind == VALUE_DICT || b.kind == VALUE_LIST || b.kind == VALUE_DICT, holds;
+	bool prints = a.kind < VALUE_LIST && b.kind < VALUE_LIST, holds;
 	enum status status = STATUS_OK;
 
 	if (strcmp(operation, "==") == 0 || strcmp(operation, "!=") == 0) {
@@ -301,7 +313,7 @@ enum status jinja_binary(struct rendering *r, const char *operation, struct valu
 	else if (strcmp(operation, "in") == 0) {
 		status = contains(r, b, a, &holds);
 		*out = value_bool(holds);
-	} else if ((operation[0] == '~' && !listed) || (operation[0] == '+' && strings))
+	} else if ((operation[0] == '~' && prints) || (operation[0] == '+' && strings))
 		return concatenate(r, a, b, out);
 	else if (operation[0] == '+' && a.kind == VALUE_LIST && b.kind == VALUE_LIST) {
 		if (jinja_spend(r, (a.list->count + b.list->count) * sizeof(struct value)) != STATUS_OK)

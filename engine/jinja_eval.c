@@ -55,7 +55,7 @@ static enum status look_up(struct rendering *r, const char *name, struct value *
 	if (!found)
 		found = value_find(r->globals, name, len, out);
 	if (!found && jinja_knows_function(name)) /* a function is something that is defined */
-		*out = value_text("function");
+		*out = value_function(name);
 	return jinja_spend(r, names);
 }
 
@@ -149,8 +149,13 @@ static enum status evaluate_call(struct rendering *r, const struct expression *e
 	if (e->a->kind == EXPRESSION_NAME) {
 		if (look_up(r, e->a->name, &object) != STATUS_OK)
 			return STATUS_INPUT;
-		return object.kind == VALUE_MACRO ? jinja_macro(r, object.macro, &arguments, out)
-						  : jinja_function(r, e->a->name, &arguments, out);
+		if (object.kind == VALUE_MACRO)
+			return jinja_macro(r, object.macro, &arguments, out);
+		if (object.kind == VALUE_FUNCTION)
+			return jinja_function(r, object.bytes, &arguments, out);
+		return object.kind == VALUE_UNDEFINED
+			? err_set(r->err, STATUS_INPUT, "'%.40s' is undefined", e->a->name)
+			: err_set(r->err, STATUS_INPUT, "'%s' object is not callable", value_type_name(object));
 	}
 	if (e->a->kind != EXPRESSION_MEMBER)
 		return err_set(r->err, STATUS_INPUT, "something that is no function is called");

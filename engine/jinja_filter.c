@@ -283,9 +283,8 @@ static enum status to_json(struct rendering *r, const struct jinja_use *use, str
 	struct text text = {0};
 	enum status status = STATUS_OK;
 
-	if (use->value.kind == VALUE_UNDEFINED || use->value.kind == VALUE_MACRO)
-		return err_set(r->err, STATUS_INPUT, "Object of type %s is not JSON serializable",
-			use->value.kind == VALUE_MACRO ? "Macro" : "Undefined");
+	if (use->value.kind == VALUE_UNDEFINED || use->value.kind == VALUE_MACRO || use->value.kind == VALUE_FUNCTION)
+		return err_set(r->err, STATUS_INPUT, "Object of type %s is not JSON serializable", value_type_name(use->value));
 	for (size_t i = 0; i < use->written->count; i++) {
 		const char *name = use->written->names[i];
 		struct value value = use->written->values[i];
@@ -375,7 +374,7 @@ static bool drop_underscores(char *text)
 /* int of a string: a whole number, else the whole part of any number. False for what is none. */
 static enum status whole_of_text(struct rendering *r, struct value string, int64_t base, bool *found, struct value *out)
 {
-	struct value stripped = jinja_strip(string, (struct value){0}, true, true);
+	struct value stripped = jinja_strip(jinja_plain_number(&r->arena, string), value_text(" \t\n\v\f\r"), true, true);
 	char text[DIGITS_MAX + 1] = "";
 	int64_t number = 0;
 	double real = 0;

@@ -102,6 +102,22 @@ static enum status values(struct rendering *r, const struct jinja_use *use, stru
 	return STATUS_OK;
 }
 
+/* loop.cycle(a, b, …): one of them for each turn, from the first again when they are used up. */
+static enum status cycle(struct rendering *r, const struct jinja_use *use, struct value *out)
+{
+	const struct arguments *items = use->written;
+
+	if (use->value.dict->role != DICT_LOOP)
+		return err_set(r->err, STATUS_INPUT, "method 'cycle' is not supported here");
+	for (size_t i = 0; i < items->count; i++)
+		if (items->names[i])
+			return err_set(r->err, STATUS_INPUT, "method 'cycle' has an argument that is not supported");
+	if (items->count == 0)
+		return err_set(r->err, STATUS_INPUT, "no items for cycling given");
+	*out = items->values[(size_t)value_get(use->value, "index0", 6).number % items->count];
+	return STATUS_OK;
+}
+
 #define STRING JINJA_OF(VALUE_STRING)
 #define DICT JINJA_OF(VALUE_DICT)
 
@@ -124,6 +140,7 @@ static const struct jinja_entry methods[] = {
 	{"items", DICT, jinja_use_items, {NULL}, false},
 	{"keys", DICT, jinja_use_keys, {NULL}, false},
 	{"values", DICT, values, {NULL}, false},
+	{"cycle", DICT, cycle, {NULL}, true},
 };
 
 static const struct jinja_entry *find_method(const char *name)

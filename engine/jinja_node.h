@@ -51,6 +51,7 @@ enum statement_kind {
 struct statement {
 	enum statement_kind kind;
 	struct statement *next;
+	int line; /* of the template, where its tag begins; of text, the tag's before it */
 	struct value text;
 	const char *name, *name2, *member;
 	struct expression *a, *b;
@@ -113,6 +114,7 @@ struct rendering {
 	int64_t now_s; /* seconds since 1970, for strftime_now */
 	size_t steps;
 	bool breaks, continues; /* out of the innermost loop */
+	bool has_told_place; /* err names the line of what failed, or has the words that the template raised */
 	struct text *out;
 	struct err *err;
 };

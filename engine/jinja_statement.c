@@ -12,6 +12,8 @@ struct parser {
 	bool trims_newline; /* the last tag was a block: a newline behind it goes */
 	bool trims_space; /* the last tag ended with '-' */
 	struct tag tag; /* the statement being read */
+	const char *open; /* where that tag begins, or what was read of the source before there was one */
+	int line; /* of open */
 	struct called *called; /* names that are called as functions */
 	struct called *macros; /* names of macros */
 	int depth;
@@ -31,6 +33,13 @@ static enum status fail_at(struct parser *parser, const char *at)
 		line += *c == '\n';
 	err_add(parser->err, "line %d of the chat template", line);
 	return STATUS_INPUT;
+}
+
+/* Notes where a tag begins; tags are read in their order. */
+static void open_tag(struct parser *parser, const char *at)
+{
+	for (; parser->open < at; parser->open++)
+		parser->line += *parser->open == '\n';
 }
 
 /* 1 for a bracket that opens, -1 for one that closes, else 0. */
@@ -106,6 +115,7 @@ static enum status read_tag(struct parser *parser, enum piece_kind *kind)
 		err_set(parser->err, STATUS_INPUT, "a tag does not end");
 		return fail_at(parser, open);
 	}
+	open_tag(parser, open);
 	parser->at = close + 2;
 	parser->trims_space = close > inside && close[-1] == '-';
 	parser->trims_newline = !parser->trims_space && sign != '{' && !(close > inside && close[-1] == '+');
@@ -126,6 +136,7 @@ static struct statement *add_statement(struct parser *parser, struct statement *
 	struct statement *statement = arena_calloc(parser->arena, 1, sizeof *statement);
 
 	statement->kind = kind;
+	statement->line = parser->line;
 	**tail = statement;
 	*tail = &statement->next;
 	return statement;
@@ -258,7 +269,7 @@ static enum status parse_statement(struct parser *parser, struct statement ***ta
 		add_statement(parser, tail, tag_is(tag, "break") ? STATEMENT_BREAK : STATEMENT_CONTINUE);
 		return tag_advance(tag) == STATUS_OK ? tag_finish(tag) : STATUS_INPUT;
 	}
-	return tag_fail(tag, "a statement that is supported (if, for, set, macro, break, continue, generation)");
+	return tag_fail(tag, "a statement that is supported (if, for, set, macro, raw, break, continue, generation)");
 }
 
 static enum status parse_tag(struct parser *parser, enum piece_kind kind, struct statement ***tail)
@@ -286,6 +297,57 @@ static const char *is_end(const struct parser *parser, const char *const *ends)
 	return NULL;
 }
 
+static const char *skip_white(const char *at, const char *end)
+{
+	return jinja_strip(value_string(at, (size_t)(end - at)), (struct value){0}, true, false).bytes;
+}
+
+/* What is behind the tag at at when there is nothing but this word in it; NULL: it is something else. *sign is the one before its
+ * "%}", or '%' where there is none. */
+static const char *behind_tag_of(const char *at, const char *end, const char *word, char *sign)
+{
+	size_t len = strlen(word);
+
+	if (end - at < 3 || memcmp(at, "{%", 2) != 0)
+		return NULL;
+	at = skip_white(at + 2 + (at[2] == '-' || at[2] == '+'), end);
+	if ((size_t)(end - at) < len || memcmp(at, word, len) != 0)
+		return NULL;
+	at = skip_white(at + len, end);
+	*sign = at < end && (*at == '-' || *at == '+') ? *at : '%';
+	at += *sign != '%';
+	return end - at >= 2 && memcmp(at, "%}", 2) == 0 ? at + 2 : NULL;
+}
+
+/* {% raw %}: what is inside is text up to the next {% endraw %}. As in Jinja the first tag takes no newline behind it. False where
+ * no such block begins. */
+static bool take_raw(struct parser *parser, struct statement ***tail, enum status *status)
+{
+	const char *open = parser->at, *behind = NULL;
+	char sign, end_sign = '%';
+	const char *inside = behind_tag_of(open, parser->end, "raw", &sign), *at = inside;
+
+	*status = STATUS_OK;
+	if (!inside || sign == '+')
+		return false;
+	open_tag(parser, open);
+	for (; at < parser->end && !behind; at += behind == NULL)
+		behind = behind_tag_of(at, parser->end, "endraw", &end_sign);
+	if (!behind) {
+		err_set(parser->err, STATUS_INPUT, "a raw block does not end");
+		*status = fail_at(parser, open);
+		return true;
+	}
+	parser->trims_space = sign == '-';
+	struct value text = text_between(parser, inside, at);
+	parser->at = behind;
+	parser->trims_space = end_sign == '-';
+	parser->trims_newline = end_sign == '%';
+	if (text.len > 0)
+		add_statement(parser, tail, STATEMENT_TEXT)->text = text;
+	return true;
+}
+
 /* Statements up to one of ends, whose tag is then read but for what follows its first word; ends NULL: to the template's end. */
 static enum status parse_block(struct parser *parser, const char *const *ends, struct statement **out, const char **ended_by)
 {
@@ -296,6 +358,7 @@ static enum status parse_block(struct parser *parser, const char *const *ends, s
 	while (parser->at < parser->end) {
 		const char *begin = parser->at;
 		enum piece_kind kind = PIECE_TEXT;
+		enum status status;
 
 		while (parser->at < parser->end && !is_tag(parser->at, parser->end))
 			parser->at++;
@@ -305,6 +368,11 @@ static enum status parse_block(struct parser *parser, const char *const *ends, s
 			add_statement(parser, &tail, STATEMENT_TEXT)->text = text;
 		if (parser->at == parser->end)
 			break;
+		if (take_raw(parser, &tail, &status)) {
+			if (status != STATUS_OK)
+				return status;
+			continue;
+		}
 		if (read_tag(parser, &kind) != STATUS_OK)
 			return STATUS_INPUT;
 		*ended_by = kind == PIECE_STATEMENT ? is_end(parser, ends) : NULL;
@@ -354,7 +422,13 @@ static size_t unify_newlines(char *text, size_t len)
 enum status jinja_parse_template(const char *source, size_t len, struct arena *arena, struct statement **out, struct err *err)
 {
 	char *copy = arena_strndup(arena, source, len);
-	struct parser parser = {.arena = arena, .source = copy, .at = copy, .end = copy + unify_newlines(copy, len), .err = err};
+	struct parser parser = {.arena = arena,
+		.source = copy,
+		.at = copy,
+		.end = copy + unify_newlines(copy, len),
+		.open = copy,
+		.line = 1,
+		.err = err};
 	const char *ended_by;
 	enum status status;
 

@@ -253,6 +253,29 @@ enum status jinja_join(struct rendering *r, struct value list, struct value sepa
 	return status;
 }
 
+struct value jinja_plain_number(struct arena *arena, struct value string)
+{
+	struct text text = {0};
+	struct value out;
+
+	for (size_t at = 0; at < string.len; at += character_bytes(string, at)) {
+		uint32_t c = 0;
+		bool is_ascii = (unsigned char)string.bytes[at] < 0x80;
+		bool is_valid = !is_ascii && utf8_decode(string.bytes + at, string.len - at, &c) > 0;
+		int digit = is_valid ? normalise_digit(c) : -1;
+
+		if (digit >= 0)
+			text_append_char(&text, (char)('0' + digit));
+		else if (is_valid && is_white(c))
+			text_append_char(&text, ' ');
+		else
+			text_append(&text, string.bytes + at, character_bytes(string, at));
+	}
+	out = value_copy(arena, &text);
+	text_release(&text);
+	return out;
+}
+
 int64_t jinja_characters(struct value string)
 {
 	int64_t count = 0;

@@ -34,6 +34,9 @@ enum status jinja_indent(struct rendering *r, struct value string, int64_t width
 /* Items of a list as text, with separator between; lists and dicts are refused. */
 enum status jinja_join(struct rendering *r, struct value list, struct value separator, struct value *out);
 
+/* What Python's int and float read of a text: digits of any script as those of ASCII, white space outside ASCII as blanks. */
+struct value jinja_plain_number(struct arena *arena, struct value string);
+
 int64_t jinja_characters(struct value string);
 
 /* Characters begin, begin + step, … before end (after it, where step is negative); each within -1 to the number of characters. */

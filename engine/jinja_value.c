@@ -24,6 +24,11 @@ struct value value_text(const char *text)
 	return value_string(text, strlen(text));
 }
 
+struct value value_function(const char *name)
+{
+	return (struct value){.kind = VALUE_FUNCTION, .bytes = name};
+}
+
 struct value value_copy(struct arena *arena, const struct text *text)
 {
 	return value_string(arena_strndup(arena, text_str(text), text->len), text->len);
@@ -100,6 +105,14 @@ struct value value_get(struct value dict, const char *key, size_t len)
 	return value;
 }
 
+const char *value_type_name(struct value value)
+{
+	static const char *const names[] = {
+		"Undefined", "NoneType", "bool", "int", "float", "str", "list", "dict", "Macro", "function"};
+
+	return names[value.kind];
+}
+
 bool value_is(struct value value, const char *text)
 {
 	return value.kind == VALUE_STRING && value.len == strlen(text) && memcmp(value.bytes, text, value.len) == 0;
@@ -121,6 +134,7 @@ bool value_is_true(struct value value)
 	case VALUE_DICT:
 		return value.dict->count > 0;
 	case VALUE_MACRO:
+	case VALUE_FUNCTION:
 		return true;
 	default:
 		return false;
@@ -186,6 +200,8 @@ static bool is_equal(struct value a, struct value b, int depth, size_t *units)
 		return dicts_are_equal(a.dict, b.dict, depth + 1, units);
 	case VALUE_MACRO:
 		return a.macro == b.macro;
+	case VALUE_FUNCTION:
+		return strcmp(a.bytes, b.bytes) == 0;
 	default:
 		return true;
 	}

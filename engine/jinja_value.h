@@ -19,7 +19,8 @@ enum value_kind {
 	VALUE_STRING,
 	VALUE_LIST,
 	VALUE_DICT,
-	VALUE_MACRO
+	VALUE_MACRO,
+	VALUE_FUNCTION /* range and its kin */
 };
 
 struct statement;
@@ -29,7 +30,7 @@ struct value {
 	bool truth; /* of a bool */
 	int64_t number; /* of an int */
 	double real; /* of a float */
-	const char *bytes; /* of a string, not NUL-terminated */
+	const char *bytes; /* of a string, not NUL-terminated; of a function its name, which is */
 	size_t len;
 	struct value_list *list; /* of a list */
 	struct value_dict *dict; /* of a dict */
@@ -41,17 +42,21 @@ struct value_list {
 	size_t count, capacity;
 };
 
+/* What a dict is to Jinja: members of a namespace may be set from inside loops, a loop has methods. */
+enum dict_role { DICT_PLAIN, DICT_NAMESPACE, DICT_LOOP };
+
 /* Keys are strings, in the order in which they were set. */
 struct value_dict {
 	struct value *keys, *values;
 	size_t count, capacity;
-	bool is_namespace; /* members may be set from inside loops */
+	enum dict_role role;
 };
 
 struct value value_bool(bool truth);
 struct value value_int(int64_t number);
 struct value value_string(const char *bytes, size_t len); /* borrowed */
 struct value value_text(const char *text); /* borrowed, NUL-terminated */
+struct value value_function(const char *name); /* borrowed */
 struct value value_copy(struct arena *arena, const struct text *text);
 struct value value_list(struct arena *arena);
 struct value value_dict(struct arena *arena);
@@ -61,6 +66,9 @@ void value_set(struct arena *arena, struct value dict, const char *key, size_t l
 struct value value_get(struct value dict, const char *key, size_t len); /* undefined when absent */
 bool value_find(struct value dict, const char *key, size_t len, struct value *out); /* false when absent: *out stays */
 
+/* The name of its type, as Python's messages have it. */
+const char *value_type_name(struct value value);
+
 bool value_is(struct value value, const char *text); /* a string with this text */
 bool value_is_true(struct value value); /* as Python sees it: empty things, 0 and None are false */
 
@@ -69,7 +77,7 @@ bool value_is_true(struct value value); /* as Python sees it: empty things, 0 an
 #define VALUE_EQUAL_UNITS_MAX ((size_t)1 << 26)
 bool value_equal(struct value a, struct value b, size_t *units);
 
-/* What printing shows: nothing for undefined, "True" and "None" for those. Not for lists, dicts and macros. */
+/* What printing shows: nothing for undefined, "True" and "None" for those. Not for lists, dicts, macros and functions. */
 void value_print(struct value value, struct text *out);
 
 /* JSON as json.dumps writes it with ensure_ascii off: ", " and ": " between; with indent > 0 a line for each item, indented by so

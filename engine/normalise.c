@@ -200,6 +200,24 @@ static bool is_letter_symbol(uint32_t c)
 		(c >= 0x1f170 && c <= 0x1f189);
 }
 
+static bool is_digit(uint32_t c)
+{
+	return utf8proc_category((utf8proc_int32_t)c) == UTF8PROC_CATEGORY_ND;
+}
+
+/* Unicode promises that decimal digits come in runs of ten, in the order of their values (The Unicode Standard, 4.6); where runs
+ * follow one another, as the mathematical ones do, counting goes on. */
+int normalise_digit(uint32_t c)
+{
+	uint32_t first = c;
+
+	if (!is_digit(c))
+		return -1;
+	while (first > 0 && is_digit(first - 1))
+		first--;
+	return (int)((c - first) % 10);
+}
+
 bool normalise_is_word(uint32_t c)
 {
 	switch (utf8proc_category((utf8proc_int32_t)c)) {

@@ -22,6 +22,9 @@ void normalise_append_case(uint32_t code_point, enum normalise_case to, struct t
 /* True for letters that are large, small or titles. */
 bool normalise_is_cased(uint32_t code_point);
 
+/* The value of a decimal digit of any script; -1 for everything else. */
+int normalise_digit(uint32_t code_point);
+
 /* \s and \w of Unicode's regular expressions (UTS 18): White_Space; letters, marks, digits, joining punctuation. */
 bool normalise_is_space(uint32_t code_point);
 bool normalise_is_word(uint32_t code_point);

@@ -37,6 +37,18 @@ static enum status render_list(const char *template, size_t len, const struct js
 	return status;
 }
 
+/* The message of what a row's template raised, or of what failed in it, with its line; empty where there is a text. */
+static void expected_error(const struct json *row, char *out, size_t size)
+{
+	const char *words = json_text(json_get(row, "error"));
+	const struct json *line = json_get(row, "line");
+
+	if (words && line)
+		snprintf(out, size, "line %lld: %s", (long long)json_int(line, 0), words);
+	else if (words)
+		snprintf(out, size, "%s", words);
+}
+
 static void texts_are_those_of_transformers(void **state)
 {
 	struct text bytes = {0};
@@ -56,12 +68,14 @@ static void texts_are_those_of_transformers(void **state)
 		enum status status =
 			render_list(json_text(template), json_text_len(template), json_at(json_get(root, "conversations"), number),
 				json_get(json_get(root, "tools"), json_text(json_get(row, "tools"))), &out, &failure);
-		const char *raised = json_text(json_get(row, "error"));
-		if (raised && (status != STATUS_INPUT || strcmp(failure.text, raised) != 0))
+		char raised[256] = "";
+
+		expected_error(row, raised, sizeof raised);
+		if (raised[0] && (status != STATUS_INPUT || strcmp(failure.text, raised) != 0))
 			fail_msg("%s, conversation %zu: '%s', expected to raise '%s'", name, number, failure.text, raised);
-		if (!raised && status != STATUS_OK)
+		if (!raised[0] && status != STATUS_OK)
 			fail_msg("%s, conversation %zu: %s", name, number, failure.text);
-		if (!raised && strcmp(text_str(&out), json_text(json_get(row, "text"))) != 0)
+		if (!raised[0] && strcmp(text_str(&out), json_text(json_get(row, "text"))) != 0)
 			fail_msg("%s, conversation %zu:\n%s\nexpected:\n%s", name, number, text_str(&out),
 				json_text(json_get(row, "text")));
 		text_release(&out);
@@ -89,6 +103,11 @@ static void what_cannot_be_read_is_refused_with_its_line(void **state)
 		{"{# x", "a tag does not end"},
 		{"{% if x %}", "ends before 'elif'"},
 		{"{% endif %}", "found endif, expected a statement"},
+		{"\n{% raw %}\n{{ x }}{% endraw x %}", "line 2 of the chat template: a raw block does not end"},
+		{"{% raw +%}x{% endraw %}", "found raw, expected a statement"},
+		{"{% raw x %}{% endraw %}", "found raw, expected a statement"},
+		{"{% if true %}{% raw %}{% endif %}", "a raw block does not end"},
+		{"{% endraw %}", "found endraw, expected a statement"},
 		{"\n{% frobnicate %}", "line 2 of the chat template: found frobnicate"},
 		{"{% if %}{% endif %}", "found the end of the tag, expected an expression"},
 		{"{% for x %}{% endfor %}", "expected in"},
@@ -141,6 +160,12 @@ static void what_cannot_be_computed_is_refused(void **state)
 		{"{{ missing.member }}", "'member' is asked of something that is not defined"},
 		{"{{ missing + 'a' }}", "'+' is not supported"},
 		{"{{ 1 + 'a' }}", "'+'"},
+		{"\n\n{{ 1 + 'a' }}", "line 3: '+' is not supported between these"},
+		{"{% for i in [1] %}{{ loop.cycle(a=1) }}{% endfor %}", "method 'cycle' has an argument that is not supported"},
+		{"{{ messages[0].cycle(1) }}", "method 'cycle' is not supported here"},
+		{"{{ 'a' ~ range }}", "'~'"},
+		{"{{ range }}", "printed as it is"},
+		{"{{ f() }}{% macro f() %}{% endmacro %}", "line 1: 'f' is undefined"},
 		{"{{ 1 // 0 }}", "'//'"},
 		{"{{ 9223372036854775807 + 1 }}", "'+'"},
 		{"{{ 1 < 'a' }}", "'<'"},

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Remakes rendered.json: run by hand, see README.md.
 usage: make.py   (needs transformers)"""
-import json, os
+import json, os, traceback
+import jinja2
 from transformers.utils.chat_template_utils import render_jinja_template
 
 HERE = os.path.dirname(os.path.realpath(__file__))
@@ -503,6 +504,54 @@ b' | indent(2, blank=true) }}
 TEMPLATES["line_ends"] = ("{% if true %}\r\n  x\r\n{% endif %}\r\ny\rz\r\n{{ 'a\r\nb' | tojson }}\r\n  {% if true %}\r\n  w\r\n\t\u00a0{% endif %}\r\n"
                           "a \u00a0{%- if true -%}\x0b b \x0b{%- endif %} c\r\n\r\n")
 
+# One conversation is enough for these: nothing of it is in them.
+ALONE = {
+    # Text between raw and endraw, and the white space beside them.
+    "raw": r"""a
+  {% raw %}
+  {{ x }} {% if %} {# y #}
+  {% endraw %}
+  b{%- raw -%}  c {%- endraw -%}  d{%+ raw %} e {%+ endraw +%}
+f  {%+ raw %}g
+  {%+ endraw +%}
+{% raw
+%}{% raw %}{%
+endraw	%}h{%raw%}{%endraw%}{{ '{% raw %}' }}{# {% raw %} #}{% if true %}{% raw %}{% endif %}{% endraw %}{% endif %}
+{% raw %}{% endraw x %}{% endrawx %}{% endraw
+%}
+{% for i in [1, 2] %}{% raw %}{{ i }}{% endraw %}{{ i }}{% endfor %}
+""",
+    "loops": r"""{% for i in range(5) %}{{ loop.cycle('a', 2, [3][0]) }}{{ loop.depth }}{{ loop.depth0 }}{% for j in [1, 2] %}{{ loop.cycle('x', 'y') }}{{ loop.depth }}{% endfor %}{% endfor %}
+""",
+    # Names that are functions, and what is undefined.
+    "callable": r"""{% macro f() %}{% endmacro %}{{ f is callable }}{{ missing is callable }}{{ range is callable }}{{ raise_exception is callable }}{{ strftime_now is callable }}
+{{ none is callable }}{{ 'a' is callable }}{{ {} is callable }}{{ [] is callable }}{{ 1 is callable }}{{ messages[0].missing is callable }}
+{{ range is string }}{{ range is defined }}{{ range is iterable }}{{ range is mapping }}{{ 'y' if range else 'n' }}{{ range == range }}{{ range == dict }}{{ range | default('x') is string }}
+""",
+    "contains": r"""{{ 'b' in 'abc' }}{{ '' in 'abc' }}{{ 1 in missing }}{{ 1 in {'a': 1} }}{{ missing in {'a': 1} }}{{ missing in [1] }}{{ missing in [missing] }}{{ 'a' in dict(a=missing) }}{{ none in {'a': 1} }}
+{{ 2 is in [1, 2] }}{{ [] in [[]] }}{{ {} in [{}] }}{{ 'a' not in 'bc' }}
+""",
+    # int takes the decimal digits of all scripts, and no other character of the value of a number.
+    "digits": r"""{{ '٣' | int }} {{ '٣.٥' | int }} {{ '-१२' | int }} {{ '１２_３' | int }} {{ '𝟙𝟚' | int }} {{ '²' | int(9) }} {{ '٣f' | int(0, 16) }} {{ '０x1f' | int(0, 16) }}
+{{ '½' | int(8) }} {{ '一' | int(7) }} {{ '＋5' | int(6) }} {{ '٣e2' | int }} {{ '　٣ ' | int }} {{ '１３' | int }} {{ '٩' | int(1, 8) }} {{ '٣_٥' | int }}
+{{ '٣__٥' | int(4) }} {{ '٣٫٥' | int(2) }} {{ '１２ ３' | int(6) }} {{ '1　2' | int(5) }} {{ '𞥐𞥙' | int }} {{ '۴۵۶۷۸۹' | int }} {{ '𝟎𝟗𝟘𝟡𝟢𝟫𝟬𝟵𝟶𝟿' | int }} {{ '๐๙' | int }}
+{{ '\x1c12' | int(5) }} {{ '12\x1f' | int(5) }} {{ '\x8512' | int(5) }} {{ '\x0b12\x0c' | int(5) }}
+""".replace("\\x1c", "\x1c").replace("\\x1f", "\x1f").replace("\\x85", "\x85").replace("\\x0b", "\x0b").replace("\\x0c", "\x0c"),
+}
+# What Python does not take, each on the second line of a template.
+for number, expression in enumerate([
+        "2 in 'abc'", "none in 'abc'", "missing in 'abc'", "['a'] in 'abc'", "true in 'True'", "2 not in 'abc'", "2 is in 'abc'",
+        "range in 'abc'", "[1] | select('in', 'abc') | list", "1 in none", "1 in 5", "1 in true", "1 in range", "[] in {'a': 1}", "{} in {'a': 1}",
+        "messages[0] in messages[0]", "range | tojson"]):
+    ALONE["refused_%d" % number] = "a\n{{ %s }}\n" % expression
+ALONE["refused_call"] = "{% set range = 5 %}\n\n{{ range(3) }}"
+ALONE["refused_cycle"] = "{% for i in [1] %}\n{{ loop.cycle() }}{% endfor %}"
+ALONE["refused_in_macro"] = "{% macro f(x) %}\n{% if true %}\n\n{{ x in 'a' }}{% endif %}{% endmacro %}\n\n\n{{ f(1) }}"
+ALONE["refused_elif"] = "{% if false %}\n{% elif 1 in 'a' %}\n{% endif %}"
+ALONE["refused_after_raw"] = "{% raw %}\n\n{% endraw %}\n{% set x = 1 in 'a' %}"
+ALONE["raised"] = "\n{{ raise_exception('words') }}"
+TEMPLATES.update(ALONE)
+
 TOOLS = {
     "weather": [dict(type="function", function=dict(
         name="get_weather", description="Weather \"now\" in a city: 猫\n<b>", parameters=dict(
@@ -554,7 +603,7 @@ CONVERSATIONS += [
 
 rows = []
 for name, template in TEMPLATES.items():
-    for number, messages in enumerate(CONVERSATIONS):
+    for number, messages in enumerate(CONVERSATIONS[:1] if name in ALONE else CONVERSATIONS):
         for tools in [None, *TOOLS] if "tools" in template else [None]:
             row = dict(template=name, conversation=number)
             if tools:
@@ -565,6 +614,8 @@ for name, template in TEMPLATES.items():
                 row["text"] = text[0]
             except Exception as error:
                 row["error"] = str(error)
+                if not isinstance(error, jinja2.TemplateError):  # what a template raises is one, and says no place
+                    row["line"] = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "<template>"][-1]
             rows.append(row)
 with open(os.path.join(HERE, "rendered.json"), "w", encoding="utf-8") as out:
     out.write('{"templates": %s,\n"tools": %s,\n"conversations": %s,\n"rows": [\n%s\n]}\n' % (
