@@ -210,7 +210,7 @@ static __device__ __forceinline__ struct four_pairs rotate_four(
 /* fp16 cache, one row a block: short or long context, few rows. Appends, but with cut->tile_rows: keys and values must have been
  * appended then. */
 cudaError_t attention_decode(struct kn_backend *backend, const struct kn_attention *args, const struct attention_cut *cut);
-/* The same on Hopper for so many rows that every warp has one; no cut->tile_rows. */
+/* The same on Hopper for so many rows that most warps have one and a KV head to themselves, a row's keys cut into other splits. */
 bool attention_many_takes(const struct kn_backend *backend, const struct attention_cut *cut);
 cudaError_t attention_many(struct kn_backend *backend, const struct kn_attention *args, const struct attention_cut *cut);
 /* fp16 cache, tiles of rows of one sequence; keys and values appended. Rows of mixed tiles are left out. */
@@ -218,8 +218,8 @@ cudaError_t attention_prefill(struct kn_backend *backend, const struct kn_attent
 /* The same on Hopper for some head sizes. */
 bool attention_prefill_hopper_takes(const struct kn_backend *backend, const struct kn_attention *args);
 cudaError_t attention_prefill_hopper(struct kn_backend *backend, const struct kn_attention *args, const struct attention_cut *cut);
-/* fp32 cache of any head size up to ATTENTION_HEAD_DIM_MAX, and fp16 cache of those that for_head_dim does not know, whose lines then lie
- * as they are. Rotates and appends. A row has the same bits in any step. */
+/* fp32 cache of any head size up to ATTENTION_HEAD_DIM_MAX, and fp16 cache of those that for_head_dim does not know, whose lines
+ * then lie as they are. Rotates and appends. A row has the same bits in any step. */
 cudaError_t attention_plain(struct kn_backend *backend, const struct kn_attention *args, const struct attention_cut *cut);
 /* Raises the kernels' limits of shared memory; once per device. */
 cudaError_t attention_decode_init(void);

@@ -1,6 +1,6 @@
 /* Attention of many single rows over the paged fp16 cache: what attention_decode.cu does, with a warp for each row and KV head.
  *
- * Where rows are enough to give every warp of the card one, warps that share a row only wait for each other: here each has a ring
+ * Where rows are enough to give most warps of the card one, warps that share a row only wait for each other: here each has a ring
  * of its own, walks along the whole row and looks its row up once. Only rows of many keys are cut, again by their position alone,
  * so a row's bits do not depend on the other rows of the step; they differ from those of attention_decode.cu, whose warps meet. */
 #include "kernels/cuda/attention_decode.cuh"

@@ -1,5 +1,5 @@
-/* Attention over the paged cache the plain way: for fp32 keys and values, and for head sizes that no other kernel is made for. Lines of
- * the cache lie as they are, of either type. */
+/* Attention over the paged cache the plain way: for fp32 keys and values, and for head sizes that no other kernel is made for.
+ * Lines of the cache lie as they are, of either type. */
 #include "kernels/cuda/attention.cuh"
 
 #define ROPE_WARPS 4
@@ -7,7 +7,8 @@
 #define PLAIN_WARPS 8
 #define PLAIN_VALUES (ATTENTION_HEAD_DIM_MAX / CUDA_WARP) /* dimensions of one lane */
 
-/* Block: ROPE_WARPS heads of one row, a warp each: the query heads, rotated in place, then keys, rotated, and values for the cache. */
+/* Block: ROPE_WARPS heads of one row, a warp each: the query heads, rotated in place, then keys, rotated, and values for the
+ * cache. */
 template <typename T> static __global__ void __launch_bounds__(ROPE_THREADS) rope_append_kernel(const struct kn_attention a)
 {
 	dependency_release();

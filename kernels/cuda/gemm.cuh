@@ -6,7 +6,8 @@
 
 #define GEMM_WORKSPACE_BYTES ((size_t)32 << 20) /* what the library's documentation advises for Hopper */
 #define GEMM_CHOICES_MAX 512 /* guess: 5 shapes of a model times about 100 row counts */
-#define GEMM_ROWS_OWN 256 /* guess: above the batches that steps are planned for; up to it every row count has a choice of its own */
+/* Up to it every row count has a choice of its own; guess: above the batches that steps are planned for. */
+#define GEMM_ROWS_OWN 256
 #define GEMM_ROWS_STEP 128 /* guess: tiles mostly have 128 or 256 rows there, and a count and its next multiple need as many */
 #define GEMM_PROPOSALS_MAX 256 /* 4 shapes of a layer times the multiples up to 8192 rows */
 

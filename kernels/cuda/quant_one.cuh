@@ -5,8 +5,8 @@
  * four blocks of 32 columns (with Q6_K four of 16) take turns: each is multiplied with a factor that holds its bytes in columns of
  * its own and zeros in the others, and all are added up in one result, of which lane t = lane % 4 gets block t. So every lane
  * applies the scale of one block to a row g and a row g + 8, g = lane / 4. Offsets of the stored values times the sum of the block
- * are what the low column begins with. 8-bit floats are multiplied in fp16, by one column; the others are zeros, since the tensor core
- * takes power for what is multiplied in vain (QUANT_NOTES.md).
+ * are what the low column begins with. 8-bit floats are multiplied in fp16, by one column; the others are zeros, since the tensor
+ * core takes power for what is multiplied in vain (QUANT_NOTES.md).
  *
  * Panel, for columns rounded up to 256:
  *   words  [block of 32 columns][high, low][4 t][depth]: bytes of columns 16 * depth + 4t to + 3

@@ -39,8 +39,8 @@ static __device__ __forceinline__ void load_eight(float (&v)[8], const float *fr
 
 /* Block: one row. */
 template <int ROWS>
-static __global__ void __launch_bounds__(PREPARE_THREADS) quant_prepare_kernel(const float *x, int64_t x_stride, const int32_t *row_index,
-	const float *norm_weight, float eps, int cols, void *memory, float *scales)
+static __global__ void __launch_bounds__(PREPARE_THREADS) quant_prepare_kernel(const float *x, int64_t x_stride,
+	const int32_t *row_index, const float *norm_weight, float eps, int cols, void *memory, float *scales)
 {
 	__shared__ float partial[PREPARE_THREADS / CUDA_WARP];
 	const struct quant_panel<ROWS> panel(memory, cols);

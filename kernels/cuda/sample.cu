@@ -2,9 +2,9 @@
  * bit for bit and the same noise; a logarithm or a quotient may differ in its last bit. The share of top_p is counted in whole
  * numbers here (shares_of_one), so that its sums depend on no order.
  *
- * Two kernels, each with 1 to SAMPLE_SPLITS blocks a row, so many that all rows' blocks run at once. The first finds a row's largest
- * logit; its last block to end applies the filters. The second draws and reports; greedy rows have their token by then. Sums are kept
- * for each of SAMPLE_SPLITS pieces of a row, whichever block has them, so that they depend on no number of blocks. */
+ * Two kernels, each with 1 to SAMPLE_SPLITS blocks a row, so many that all rows' blocks run at once. The first finds a row's
+ * largest logit; its last block to end applies the filters. The second draws and reports; greedy rows have their token by then.
+ * Sums are kept for each of SAMPLE_SPLITS pieces of a row, whichever block has them, so that they depend on no number of blocks. */
 #include "kernels/cuda/sample.cuh"
 #include "kernels/cuda/sample_cut.cuh"
 
@@ -324,6 +324,7 @@ enum status kn_cuda_sample(struct kn_backend *backend, const struct kn_exchange 
 	args.scratch.tickets = (uint32_t *)(args.scratch.rows + lines);
 	args.vocab = (int)vocab;
 	args.n_rows = n_rows;
+	static_assert((SAMPLE_SPLITS & (SAMPLE_SPLITS - 1)) == 0, "halves divide it");
 	int blocks = n_logits > 0 ? SAMPLE_SPLITS : 1;
 	while (blocks > 1 && blocks * n_rows > backend->n_sms)
 		blocks /= 2;

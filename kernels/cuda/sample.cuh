@@ -6,7 +6,8 @@
 
 #define SAMPLE_THREADS 1024 /* as many warps as a warp has threads: one joins what all found */
 #define SAMPLE_WARPS (SAMPLE_THREADS / CUDA_WARP)
-#define SAMPLE_SPLITS 8 /* guess: a vocabulary of 128 K in 16 K pieces, so that one row keeps eight processors busy; a power of two */
+/* Pieces of a row, a power of two; guess: a vocabulary of 128 K in 16 K pieces, so that one row keeps eight processors busy. */
+#define SAMPLE_SPLITS 8
 #define SAMPLE_BUCKETS 2048 /* as in engine/sampler.c */
 #define SAMPLE_LIST 1024 /* tokens around a cut that are put in order in shared memory */
 
@@ -23,7 +24,7 @@ struct sample_row {
 	int last_id, id;
 };
 
-/* Best of one block's part of the race, and its part of the sum of all weights. */
+/* Of one piece of a row: the best of the part of the race that its block has, and the piece's part of the sum of all weights. */
 struct sample_arrival {
 	double time;
 	int id;
@@ -35,7 +36,7 @@ struct sample_draw {
 
 struct sample_scratch {
 	struct sample_draw *draws; /* [lines][SAMPLE_SPLITS] */
-	struct sample_part *parts; /* [lines][SAMPLE_SPLITS] */
+	struct sample_part *parts; /* [lines][SAMPLE_SPLITS], the first of them a block each */
 	struct sample_row *rows; /* [lines] */
 	uint32_t *tickets; /* [lines], zero between kernels */
 };
