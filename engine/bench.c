@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "engine/forward.h"
 #include "engine/model.h"
 #include "engine/weights.h"
 #include "kernels/kn.h"
@@ -89,6 +90,8 @@ static enum status load(struct bench *b, const struct source *source, const stru
 	struct shard shard;
 	enum status status = model_config_read(source, &b->config, err);
 
+	if (status == STATUS_OK)
+		status = forward_check(b->kn, &b->config, err);
 	if (status == STATUS_OK)
 		status = shard_compute(&b->config, 0, 1, &shard, err);
 	if (status != STATUS_OK)

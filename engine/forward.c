@@ -98,12 +98,23 @@ static size_t operations_per_step(const struct model_config *config, int world)
 	return 4 + (size_t)config->n_layers * (size_t)((world > 1 ? 9 : 5) + adjusts_heads(config));
 }
 
+enum status forward_check(const struct kn_ops *kn, const struct model_config *config, struct err *err)
+{
+	if (config->head_dim % kn->head_dim_step == 0 && config->head_dim <= kn->head_dim_max)
+		return STATUS_OK;
+	return err_set_code(err, STATUS_INPUT, "unsupported_model",
+		"%s is %d, and device '%s' computes only with head sizes that are multiples of %d up to %d", config->head_dim_from,
+		config->head_dim, kn->name, kn->head_dim_step, kn->head_dim_max);
+}
+
 enum status forward_memory_needed(const struct source *source, const struct model_config *config,
 	const struct forward_options *options, struct forward_memory *out, struct err *err)
 {
 	struct shard shard;
 	*out = (struct forward_memory){0};
-	enum status status = shard_compute(config, options->rank, options->world, &shard, err);
+	enum status status = forward_check(options->kn, config, err);
+	if (status == STATUS_OK)
+		status = shard_compute(config, options->rank, options->world, &shard, err);
 	if (status != STATUS_OK)
 		return status;
 	size_t bytes[BUFFER_COUNT];
@@ -457,7 +468,9 @@ enum status forward_create(const struct source *source, const struct model_confi
 	forward->options = *options;
 	forward->config = *config;
 	forward->eager_reduction.forward = forward;
-	enum status status = shard_compute(config, options->rank, options->world, &forward->shard, err);
+	enum status status = forward_check(kn, config, err);
+	if (status == STATUS_OK)
+		status = shard_compute(config, options->rank, options->world, &forward->shard, err);
 	if (status == STATUS_OK) {
 		struct kn_options kn_options = backend_options(config, &forward->shard, options);
 		status = kn->create(&kn_options, &forward->backend, err);

@@ -31,6 +31,10 @@ struct forward_times {
 
 #define FORWARD_TIMEOUT_NS (120LL * 1000000000) /* guess: longest step of a device that works */
 
+/* Refuses (code "unsupported_model") heads of a size that the backend does not compute with: the configuration alone says so,
+ * nothing needs to be loaded. */
+enum status forward_check(const struct kn_ops *kn, const struct model_config *config, struct err *err);
+
 /* Loads this rank's shard of the weights, allocates everything a step needs, and records plans for row counts up to graph_max_bs
  * (at most logits_max): for those of engine/plan_sizes.h where the backend has memory of its own, and smaller steps are filled up
  * with rows of no consequence; for every count on a CPU, where such a row would cost as much as a real one. A plan that finds no

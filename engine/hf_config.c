@@ -211,6 +211,8 @@ static enum status read_heads(const struct json *config, const struct family *fa
 	out->head_dim = out->hidden / out->n_heads;
 	if (read_int(config, "head_dim", family->needs_head_dim, 2, MODEL_HEAD_DIM_MAX, &out->head_dim, err) != STATUS_OK)
 		return STATUS_INPUT;
+	snprintf(out->head_dim_from, sizeof out->head_dim_from, "%s",
+		value_of(config, "head_dim") ? "key 'head_dim'" : "hidden_size / num_attention_heads");
 	return source_check_heads(out, err) == STATUS_OK ? STATUS_OK : err_add(err, "config.json");
 }
 

@@ -17,6 +17,7 @@ struct model_config {
 	char arch[32]; /* as the file calls it: "llama", "qwen3"; "LlamaForCausalLM" */
 	char name[128];
 	int n_layers, hidden, ffn, n_heads, n_kv_heads, head_dim, vocab, context;
+	char head_dim_from[96]; /* what says head_dim in the file, for messages: "key 'head_dim'" */
 	int window; /* where a sliding window ends the context; 0: it does not */
 	double rope_base;
 	float norm_eps;

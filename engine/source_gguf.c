@@ -169,6 +169,17 @@ static enum status refuse_unknown_keys(const struct gguf *gguf, const struct mod
 	return STATUS_OK;
 }
 
+/* Where a head size that cannot be computed with comes from. */
+static void name_head_dim(const struct gguf *gguf, struct model_config *out)
+{
+	char key[KEY_BYTES];
+	snprintf(key, sizeof key, "%s.attention.key_length", out->arch);
+	if (gguf_find(gguf, key))
+		snprintf(out->head_dim_from, sizeof out->head_dim_from, "key '%s.attention.key_length'", out->arch);
+	else
+		snprintf(out->head_dim_from, sizeof out->head_dim_from, "embedding_length / attention.head_count");
+}
+
 static enum status read_heads(const struct gguf *gguf, struct model_config *out, struct err *err)
 {
 	if (read_int(gguf, out, "attention.head_count", true, 1, SOURCE_HEADS_MAX, &out->n_heads, err) != STATUS_OK)
@@ -179,6 +190,7 @@ static enum status read_heads(const struct gguf *gguf, struct model_config *out,
 	out->head_dim = out->hidden / out->n_heads;
 	if (read_int(gguf, out, "attention.key_length", false, 2, MODEL_HEAD_DIM_MAX, &out->head_dim, err) != STATUS_OK)
 		return err->status;
+	name_head_dim(gguf, out);
 	if (source_check_heads(out, err) != STATUS_OK)
 		return err->status;
 	int value_length = out->head_dim, rope_dims = out->head_dim, window = 0;

@@ -173,6 +173,7 @@ typedef enum status (*kn_callback)(void *ctx, struct err *err);
 struct kn_ops {
 	const char *name; /* "cpu", "cuda" */
 	int own_memory; /* 1: operations reach only memory from alloc, not the host's */
+	int head_dim_step, head_dim_max; /* attention takes multiples of the one up to the other as head_dim, and no others */
 	enum status (*create)(const struct kn_options *options, struct kn_backend **out, struct err *err);
 	void (*destroy)(struct kn_backend *backend);
 	/* Bytes that create allocates for its own scratch memory (for memory plans). */

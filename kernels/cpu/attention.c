@@ -19,9 +19,9 @@ enum status attention_check(const struct kn_backend *backend, const struct kn_at
 		return err_set(err, STATUS_INTERNAL, "attention with a missing buffer");
 	if (n_rows < 1 || n_rows > backend->rows_max)
 		return err_set(err, STATUS_INTERNAL, "attention of %d rows, expected 1 to %d", n_rows, backend->rows_max);
-	if (args->head_dim < 8 || args->head_dim % 8 != 0 || args->head_dim > ATTENTION_HEAD_DIM_MAX)
-		return err_set(err, STATUS_INPUT, "head size %d, expected a multiple of 8 up to %d", args->head_dim,
-			ATTENTION_HEAD_DIM_MAX);
+	if (args->head_dim < 1 || args->head_dim % ATTENTION_HEAD_DIM_STEP != 0 || args->head_dim > ATTENTION_HEAD_DIM_MAX)
+		return err_set(err, STATUS_INPUT, "head size %d, expected a multiple of %d up to %d", args->head_dim,
+			ATTENTION_HEAD_DIM_STEP, ATTENTION_HEAD_DIM_MAX);
 	if (args->n_heads < 1 || args->n_kv_heads < 1)
 		return err_set(err, STATUS_INTERNAL, "attention with %d heads and %d KV heads", args->n_heads, args->n_kv_heads);
 	if (args->kv_type != KN_KV_F16 && args->kv_type != KN_KV_F32)

@@ -310,6 +310,8 @@ static uint64_t cpu_sample_scratch_bytes(int logits_max, int64_t vocab)
 const struct kn_ops kn_cpu_ops = {
 	.name = "cpu",
 	.own_memory = 0,
+	.head_dim_step = ATTENTION_HEAD_DIM_STEP,
+	.head_dim_max = ATTENTION_HEAD_DIM_MAX,
 	.create = cpu_create,
 	.destroy = cpu_destroy,
 	.workspace_bytes_needed = cpu_workspace_bytes_needed,

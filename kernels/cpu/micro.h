@@ -98,6 +98,7 @@ extern micro_multiply *const product_avx512[PANEL_FORMS];
 #define ATTENTION_QUERIES_MAX 12 /* queries that share each load of keys and values */
 #define ATTENTION_CHUNK 256 /* tokens between rescalings of the running softmax: the scores of a chunk stay in L1 */
 #define ATTENTION_HEAD_DIM_MAX 256
+#define ATTENTION_HEAD_DIM_STEP 8 /* fp32 lanes of the narrowest vectors */
 
 /* Running softmax of one query: weights are exp(score - max), 16 partial sums by token number modulo 16. */
 struct softmax_state {

@@ -105,9 +105,9 @@ static cudaError_t attend(struct kn_backend *backend, const struct kn_attention 
 
 enum status kn_cuda_attention(struct kn_backend *backend, const struct kn_attention *args, int n_rows, struct err *err)
 {
-	if (args->head_dim % 2 != 0 || args->head_dim > ATTENTION_HEAD_DIM_MAX)
-		return err_set(err, STATUS_INPUT, "head size %d is not supported on GPUs: even sizes up to %d are", args->head_dim,
-			ATTENTION_HEAD_DIM_MAX);
+	if (args->head_dim < 1 || args->head_dim % ATTENTION_HEAD_DIM_STEP != 0 || args->head_dim > ATTENTION_HEAD_DIM_MAX)
+		return err_set(err, STATUS_INPUT, "head size %d, expected a multiple of %d up to %d", args->head_dim,
+			ATTENTION_HEAD_DIM_STEP, ATTENTION_HEAD_DIM_MAX);
 	if (args->n_heads > ATTENTION_HEADS_MAX)
 		return err_set(err, STATUS_INPUT, "%d attention heads are more than the %d supported on GPUs", args->n_heads,
 			ATTENTION_HEADS_MAX);

@@ -9,6 +9,7 @@
 #define ATTENTION_SPLIT_TOKENS_MIN 256 /* one pass of a decode block; a shorter split would cost more in merging than it saves */
 #define ATTENTION_HEADS_MAX 128
 #define ATTENTION_HEAD_DIM_MAX 256
+#define ATTENTION_HEAD_DIM_STEP 2 /* dimensions are rotated in pairs */
 #define ATTENTION_HEADS_PER_BLOCK 8 /* query heads of one block: half the rows of a tensor core tile */
 #define ATTENTION_MIXED_BLOCKS 16 /* guess: blocks per KV head for the few rows that the prefill kernels leave out */
 #define ATTENTION_SAME_BITS_ROWS 16 /* steps of 2 to so many rows give a row the same bits: kn.h */

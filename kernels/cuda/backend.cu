@@ -463,6 +463,8 @@ static enum status cuda_check(struct kn_backend *backend, struct err *err)
 extern "C" const struct kn_ops kn_cuda_ops = {
 	"cuda",
 	1,
+	ATTENTION_HEAD_DIM_STEP,
+	ATTENTION_HEAD_DIM_MAX,
 	cuda_create,
 	cuda_destroy,
 	cuda_workspace_bytes_needed,

@@ -85,12 +85,29 @@ static void a_context_past_the_models_and_bad_files_are_refused(void **state)
 	assert_non_null(strstr(err.text, "instruction set 'none'"));
 }
 
+static void a_head_size_without_a_kernel_is_refused(void **state)
+{
+	struct tiny_model model = tiny_model_default();
+	char path[TINY_PATH_BYTES];
+	struct bench_report report;
+	struct bench_options options = {.model_path = path, .threads = 1, .sample_ns = 1};
+	struct err err = {0};
+
+	model.head_dim = 20;
+	tiny_model_write_temp(&model, path);
+	enum status status = bench_measure(&options, &report, &err);
+	unlink(path);
+	assert_int_equal(status, STATUS_INPUT);
+	assert_non_null(strstr(err.text, "key 'llama.attention.key_length' is 20"));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_part_is_measured_for_prefill_and_decode),
 		cmocka_unit_test(the_cost_of_a_step_is_the_sum_of_its_parts),
 		cmocka_unit_test(a_context_past_the_models_and_bad_files_are_refused),
+		cmocka_unit_test(a_head_size_without_a_kernel_is_refused),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

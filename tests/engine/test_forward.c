@@ -380,6 +380,58 @@ static void a_recording_is_ended_when_an_operation_fails(void **state)
 	unlink(path);
 }
 
+static enum status backend_that_nobody_asked_for(const struct kn_options *options, struct kn_backend **out, struct err *err)
+{
+	return err_set(err, STATUS_INTERNAL, "made a backend");
+}
+
+/* A size that the CPU does not take and a GPU would, by key and by division. */
+static void head_sizes_without_a_kernel_are_refused_before_anything_is_made(void **state)
+{
+	static const struct {
+		const char *without_key, *expected;
+	} cases[] = {
+		{NULL,
+			"key 'llama.attention.key_length' is 20, and device 'cpu' computes only with head sizes that are multiples "
+			"of 8 up to 256"},
+		{"llama.attention.key_length",
+			"embedding_length / attention.head_count is 20, and device 'cpu' computes only with head sizes that are "
+			"multiples of 8 up to 256"},
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+		struct tiny_model model = tiny_model_default();
+		struct kn_ops ops = kn_cpu_ops;
+		char path[TINY_PATH_BYTES];
+		struct source source = {0};
+		struct model_config config;
+		struct forward *forward = NULL;
+		struct forward_memory needed;
+		struct err err = {0}, plan_err = {0};
+		model.hidden = 80;
+		model.head_dim = 20;
+		model.without_key = cases[i].without_key;
+		tiny_model_write_temp(&model, path);
+		assert_int_equal(source_open(path, &source, NULL), STATUS_OK);
+		assert_int_equal(model_config_read(&source, &config, NULL), STATUS_OK);
+		ops.create = backend_that_nobody_asked_for;
+		struct forward_options options = {.kn = &ops,
+			.limits = {.rows_max = 1, .slots_max = 1, .blocks_per_slot_max = 1, .logits_max = 1},
+			.world = 1,
+			.n_blocks = 2};
+		assert_int_equal(forward_memory_needed(&source, &config, &options, &needed, &plan_err), STATUS_INPUT);
+		assert_string_equal(plan_err.text, cases[i].expected);
+		assert_string_equal(plan_err.code, "unsupported_model");
+		assert_int_equal(forward_create(&source, &config, &options, &forward, &err), STATUS_INPUT);
+		assert_string_equal(err.text, cases[i].expected);
+		ops.head_dim_step = 2;
+		assert_int_equal(forward_memory_needed(&source, &config, &options, &needed, NULL), STATUS_OK);
+		ops.head_dim_max = 18;
+		assert_int_equal(forward_memory_needed(&source, &config, &options, &needed, NULL), STATUS_INPUT);
+		source_close(&source);
+		unlink(path);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -394,6 +446,7 @@ int main(void)
 		cmocka_unit_test(every_allreduce_gives_the_same_bits),
 		cmocka_unit_test(memory_held_is_what_was_foretold),
 		cmocka_unit_test(a_recording_is_ended_when_an_operation_fails),
+		cmocka_unit_test(head_sizes_without_a_kernel_are_refused_before_anything_is_made),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -63,8 +63,10 @@ static void a_sound_file_is_read_with_its_defaults(void **state)
 	assert_false(config.tied_head || config.has_qkv_bias || config.has_qk_norm || config.rope_interleaved);
 	reads("{\"num_key_value_heads\":\"DROP\",\"model_type\":\"DROP\",\"head_dim\":null}", &config);
 	assert_int_equal(config.n_kv_heads, 8);
+	assert_string_equal(config.head_dim_from, "hidden_size / num_attention_heads");
 	reads("{\"architectures\":\"DROP\",\"head_dim\":32,\"tie_word_embeddings\":true,\"_name_or_path\":\"x\"}", &config);
 	assert_int_equal(config.head_dim, 32);
+	assert_string_equal(config.head_dim_from, "key 'head_dim'");
 	assert_true(config.tied_head);
 }
 

@@ -426,6 +426,25 @@ static void texts_without_a_prediction_are_refused(void **state)
 	unlink(file);
 }
 
+/* Rank 0 says it before there are other ranks. */
+static void a_head_size_without_a_kernel_is_refused_by_its_key(void **state)
+{
+	struct tiny_model model = tiny_model_default();
+	struct program_result result;
+	char path[TINY_PATH_BYTES];
+	model.head_dim = 20;
+	tiny_model_write_temp(&model, path);
+	program_run("verdict-engine",
+		(const char *const[]){"once", "--model", path, "--device", "cpu", "--tp", "2", "--prompt-ids", "1", NULL}, &result);
+	unlink(path);
+	assert_int_equal(result.exit_code, 2);
+	assert_non_null(
+		strstr(text_str(&result.err), "key 'llama.attention.key_length' is 20, and device 'cpu' computes only with"));
+	assert_null(strstr(text_str(&result.err), "rank 1"));
+	assert_string_equal(program_last_line(&result), "{\"error\":\"unsupported_model\"}");
+	program_result_release(&result);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -442,6 +461,7 @@ int main(void)
 		cmocka_unit_test(surprise_of_known_logits),
 		cmocka_unit_test(perplexity_of_the_real_model_is_that_of_transformers),
 		cmocka_unit_test(texts_without_a_prediction_are_refused),
+		cmocka_unit_test(a_head_size_without_a_kernel_is_refused_by_its_key),
 	};
 	return cmocka_run_group_tests(tests, write_model, remove_model);
 }

@@ -366,6 +366,8 @@ static enum status twin_check(struct kn_backend *backend, struct err *err)
 const struct kn_ops device_twin_ops = {
 	.name = "twin",
 	.own_memory = 1,
+	.head_dim_step = 8,
+	.head_dim_max = 256,
 	.create = twin_create,
 	.destroy = twin_destroy,
 	.workspace_bytes_needed = twin_workspace_bytes_needed,

@@ -35,11 +35,13 @@ static void run_model(const struct source *source, const struct model_config *co
 	};
 	struct forward_memory needed;
 	struct forward *forward = NULL;
+	/* The backend may refuse shapes that the model check has no opinion on, such as head sizes. */
+	if (forward_check(options.kn, config, NULL) != STATUS_OK)
+		return;
 	ASSERT(forward_memory_needed(source, config, &options, &needed, NULL) == STATUS_OK);
 	if (needed.weights + needed.workspace + needed.kv > BYTES_MAX)
 		return;
 	options.logits = mem_calloc((size_t)options.limits.logits_max * (size_t)config->vocab, sizeof(float));
-	/* The backend may refuse shapes that the model check has no opinion on, such as head sizes. */
 	if (forward_create(source, config, &options, &forward, NULL) == STATUS_OK)
 		run_step(forward, &options.limits, config->vocab);
 	forward_destroy(forward);
