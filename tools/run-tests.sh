@@ -21,9 +21,13 @@ for program in "$build"/tests/*/test_*; do
 	bad=$(grep -E '^\[  FAILED  \] [a-zA-Z0-9_]+$' "$log" | sort -u | wc -l)
 	# A crash, a sanitizer report or a time-out is a failure even when every case before it passed.
 	[ $status -ne 0 ] && [ "$bad" -eq 0 ] && bad=1
+	skipped=$(grep -E '^\[  SKIPPED \] [a-zA-Z0-9_]+$' "$log" | sort -u | wc -l)
+	reason=$(sed -n 's/^skipped: //p' "$log" | head -n 1)
+	note=""
+	[ "$skipped" -ne 0 ] && note="  $skipped skipped${reason:+: $reason}"
 	passed=$((passed + ok))
 	failed=$((failed + bad))
-	printf '%-44s %4d passed %3d failed %7s s\n' "${program#"$build"/tests/}" "$ok" "$bad" "$seconds"
+	printf '%-44s %4d passed %3d failed %7s s%s\n' "${program#"$build"/tests/}" "$ok" "$bad" "$seconds" "$note"
 	if [ "$bad" -ne 0 ]; then
 		[ $status -eq 124 ] && echo "    time limit of $limit_s s passed"
 		# The first complaint is the cause; a sanitizer's list of leaks after it may be long.

@@ -37,6 +37,12 @@ static bool python_has(const char *imports)
 	return has;
 }
 
+static void skip_without(const char *modules)
+{
+	print_message("skipped: Python has no %s; PYTHON=…/bin/python names one that has\n", modules);
+	skip();
+}
+
 static void make(const char *const *words)
 {
 	struct program_result result;
@@ -76,7 +82,7 @@ static void files_of_every_type_that_fits_load_and_are_the_same_twice(void **sta
 	struct temp_folder folder;
 	char first[96], second[96];
 	if (!python_has("import numpy, gguf"))
-		skip();
+		skip_without("numpy and gguf");
 	temp_folder_make(&folder);
 	snprintf(first, sizeof first, "%s/a.gguf", folder.path);
 	snprintf(second, sizeof second, "%s/b.gguf", folder.path);
@@ -94,7 +100,7 @@ static void folders_of_every_type_load(void **state)
 	static const char *const types[] = {"bf16", "fp16", "fp32", "fp8-row", "fp8-block"};
 	struct temp_folder folder;
 	if (!python_has("import numpy"))
-		skip();
+		skip_without("numpy");
 	temp_folder_make(&folder);
 	for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
 		make((const char *const[]){"tools/random_model.py", "tiny", types[i], folder.path, NULL});
@@ -123,7 +129,7 @@ static void what_cannot_be_made_is_said_in_one_line(void **state)
 			"random_model.py: error: argument --jobs: 0 is below 1", 2},
 	};
 	if (!python_has("import numpy, gguf"))
-		skip();
+		skip_without("numpy and gguf");
 	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
 		struct program_result result;
 		run_python(cases[i].words, &result);
