@@ -137,6 +137,8 @@ static enum status loop_items(struct rendering *r, const struct statement *s, st
 
 	if (jinja_evaluate(r, s->a, &all) != STATUS_OK)
 		return STATUS_INPUT;
+	if (all.kind == VALUE_UNDEFINED) /* has no items to Jinja */
+		all = value_list(&r->arena);
 	if (all.kind != VALUE_LIST && all.kind != VALUE_DICT)
 		return err_set(r->err, STATUS_INPUT, "a loop goes over something that is no list");
 	size_t count = all.kind == VALUE_LIST ? all.list->count : all.dict->count;

@@ -17,18 +17,6 @@ static enum status list(struct rendering *r, const struct jinja_use *use, struct
 	return use->value.kind == VALUE_LIST ? same(r, use, out) : jinja_use_keys(r, use, out);
 }
 
-static enum status string(struct rendering *r, const struct jinja_use *use, struct value *out)
-{
-	struct text text = {0};
-	enum status status;
-
-	value_print(use->value, &text);
-	status = jinja_spend(r, text.len);
-	*out = value_copy(&r->arena, &text);
-	text_release(&text);
-	return status;
-}
-
 static enum status fall_back(struct rendering *r, const struct jinja_use *use, struct value *out)
 {
 	bool replaced = use->value.kind == VALUE_UNDEFINED || (value_is_true(use->arguments[1]) && !value_is_true(use->value));
@@ -280,11 +268,10 @@ static enum status sort_dict(struct rendering *r, const struct jinja_use *use, s
 static enum status to_json(struct rendering *r, const struct jinja_use *use, struct value *out)
 {
 	struct value indent = {0};
+	const char *stranger = NULL;
 	struct text text = {0};
 	enum status status = STATUS_OK;
 
-	if (use->value.kind == VALUE_UNDEFINED || use->value.kind == VALUE_MACRO || use->value.kind == VALUE_FUNCTION)
-		return err_set(r->err, STATUS_INPUT, "Object of type %s is not JSON serializable", value_type_name(use->value));
 	for (size_t i = 0; i < use->written->count; i++) {
 		const char *name = use->written->names[i];
 		struct value value = use->written->values[i];
@@ -296,8 +283,9 @@ static enum status to_json(struct rendering *r, const struct jinja_use *use, str
 	}
 	if (indent.kind == VALUE_INT && (indent.number < 1 || indent.number > 16))
 		return err_set(r->err, STATUS_INPUT, "tojson is supported with an indent of 1 to 16");
-	if (!value_print_json(use->value, indent.kind == VALUE_INT ? (int)indent.number : 0, &text))
-		status = err_set(r->err, STATUS_INPUT, "tojson makes too long a text");
+	if (!value_print_json(use->value, indent.kind == VALUE_INT ? (int)indent.number : 0, &text, &stranger))
+		status = stranger ? err_set(r->err, STATUS_INPUT, "Object of type %s is not JSON serializable", stranger)
+				  : err_set(r->err, STATUS_INPUT, "tojson makes too long a text");
 	if (status == STATUS_OK)
 		status = jinja_spend(r, text.len);
 	*out = value_copy(&r->arena, &text);
@@ -426,34 +414,36 @@ static enum status whole(struct rendering *r, const struct jinja_use *use, struc
 #define LIST JINJA_OF(VALUE_LIST)
 #define DICT JINJA_OF(VALUE_DICT)
 #define NUMBER (JINJA_OF(VALUE_BOOL) | JINJA_OF(VALUE_INT) | JINJA_OF(VALUE_FLOAT))
-#define SINGLE (JINJA_OF(VALUE_UNDEFINED) | JINJA_OF(VALUE_NONE) | NUMBER | STRING)
+#define UNDEFINED JINJA_OF(VALUE_UNDEFINED)
+#define TEXT (UNDEFINED | JINJA_OF(VALUE_NONE) | NUMBER | STRING) /* all but strings are taken as they are printed */
+#define ITEMS (UNDEFINED | LIST) /* what is undefined has no items */
 
 static const struct jinja_entry filters[] = {
 	{"safe", JINJA_ANY, same, {NULL}, false},
-	{"list", LIST | DICT, list, {NULL}, false},
-	{"string", SINGLE, string, {NULL}, false},
+	{"list", DICT | ITEMS, list, {NULL}, false},
+	{"string", TEXT, same, {NULL}, false},
 	{"default", JINJA_ANY, fall_back, {"default_value", "boolean"}, false},
 	{"d", JINJA_ANY, fall_back, {"default_value", "boolean"}, false},
-	{"trim", STRING, jinja_use_strip, {"chars"}, false},
-	{"length", STRING | LIST | DICT, length, {NULL}, false},
-	{"count", STRING | LIST | DICT, length, {NULL}, false},
-	{"upper", STRING, jinja_use_upper, {NULL}, false},
-	{"lower", STRING, jinja_use_lower, {NULL}, false},
-	{"capitalize", STRING, jinja_use_capitalize, {NULL}, false},
-	{"title", STRING, title, {NULL}, false},
-	{"replace", STRING, jinja_use_replace, {"old", "new", "count"}, false},
+	{"trim", TEXT, jinja_use_strip, {"chars"}, false},
+	{"length", STRING | DICT | ITEMS, length, {NULL}, false},
+	{"count", STRING | DICT | ITEMS, length, {NULL}, false},
+	{"upper", TEXT, jinja_use_upper, {NULL}, false},
+	{"lower", TEXT, jinja_use_lower, {NULL}, false},
+	{"capitalize", TEXT, jinja_use_capitalize, {NULL}, false},
+	{"title", TEXT, title, {NULL}, false},
+	{"replace", TEXT, jinja_use_replace, {"old", "new", "count"}, false},
 	{"indent", STRING, indent, {"width", "first", "blank"}, false},
-	{"first", LIST, first, {NULL}, false},
-	{"last", LIST, last, {NULL}, false},
-	{"reverse", LIST, reverse, {NULL}, false},
-	{"join", LIST, join, {"d", "attribute"}, false},
-	{"map", LIST, map, {NULL}, true},
-	{"select", LIST, select_items, {NULL}, true},
-	{"reject", LIST, reject, {NULL}, true},
-	{"selectattr", LIST, select_by_attribute, {NULL}, true},
-	{"rejectattr", LIST, reject_by_attribute, {NULL}, true},
-	{"unique", LIST, unique, {"case_sensitive", "attribute"}, false},
-	{"items", DICT | JINJA_OF(VALUE_UNDEFINED), jinja_use_items, {NULL}, false},
+	{"first", ITEMS, first, {NULL}, false},
+	{"last", ITEMS, last, {NULL}, false},
+	{"reverse", ITEMS, reverse, {NULL}, false},
+	{"join", ITEMS, join, {"d", "attribute"}, false},
+	{"map", ITEMS, map, {NULL}, true},
+	{"select", ITEMS, select_items, {NULL}, true},
+	{"reject", ITEMS, reject, {NULL}, true},
+	{"selectattr", ITEMS, select_by_attribute, {NULL}, true},
+	{"rejectattr", ITEMS, reject_by_attribute, {NULL}, true},
+	{"unique", ITEMS, unique, {"case_sensitive", "attribute"}, false},
+	{"items", DICT | UNDEFINED, jinja_use_items, {NULL}, false},
 	{"dictsort", DICT, sort_dict, {NULL}, false},
 	{"tojson", JINJA_ANY, to_json, {NULL}, true},
 	{"int", NUMBER | STRING | LIST | DICT | JINJA_OF(VALUE_NONE), whole, {"default", "base"}, false},
@@ -469,8 +459,25 @@ bool jinja_knows_filter(const char *name)
 	return find_filter(name) != NULL;
 }
 
+static struct value as_printed(struct rendering *r, struct value value)
+{
+	struct text text = {0};
+	struct value out;
+
+	value_print(value, &text);
+	out = value_copy(&r->arena, &text);
+	text_release(&text);
+	return out;
+}
+
 enum status jinja_filter(
 	struct rendering *r, const char *name, struct value value, const struct arguments *arguments, struct value *out)
 {
-	return jinja_apply(r, find_filter(name), "filter", name, value, arguments, out);
+	const struct jinja_entry *entry = find_filter(name);
+
+	if (entry && entry->kinds == TEXT && value.kind < VALUE_STRING)
+		value = as_printed(r, value);
+	else if (entry && (entry->kinds & ITEMS) == ITEMS && entry->kinds != JINJA_ANY && value.kind == VALUE_UNDEFINED)
+		value = value_list(&r->arena);
+	return jinja_apply(r, entry, "filter", name, value, arguments, out);
 }

@@ -43,13 +43,15 @@ static void print_break(int indent, int depth, bool follows, struct text *out)
 		text_printf(out, "\n%*s", indent * depth, "");
 }
 
-static void print(struct value value, int indent, int depth, struct text *out)
+static void print(struct value value, int indent, int depth, struct text *out, const char **stranger)
 {
 	bool is_list = value.kind == VALUE_LIST, is_dict = value.kind == VALUE_DICT;
 	size_t count = is_list ? value.list->count : is_dict ? value.dict->count : 0;
 
 	if (!is_list && !is_dict) {
 		print_single(value, out);
+		if (value.kind == VALUE_UNDEFINED || value.kind > VALUE_DICT)
+			*stranger = value_type_name(value);
 		return;
 	}
 	if (depth == JSON_DEPTH_MAX) {
@@ -57,23 +59,24 @@ static void print(struct value value, int indent, int depth, struct text *out)
 		return;
 	}
 	text_append_char(out, is_list ? '[' : '{');
-	for (size_t i = 0; i < count && out->len <= JSON_BYTES_MAX; i++) {
+	for (size_t i = 0; i < count && out->len <= JSON_BYTES_MAX && !*stranger; i++) {
 		print_break(indent, depth + 1, i > 0, out);
 		if (is_dict) {
 			print_string(value.dict->keys[i], out);
 			text_append_str(out, ": ");
 		}
-		print(is_list ? value.list->items[i] : value.dict->values[i], indent, depth + 1, out);
+		print(is_list ? value.list->items[i] : value.dict->values[i], indent, depth + 1, out, stranger);
 	}
 	if (count > 0)
 		print_break(indent, depth, false, out);
 	text_append_char(out, is_list ? ']' : '}');
 }
 
-bool value_print_json(struct value value, int indent, struct text *out)
+bool value_print_json(struct value value, int indent, struct text *out, const char **stranger)
 {
-	print(value, indent, 0, out);
-	return out->len <= JSON_BYTES_MAX;
+	*stranger = NULL;
+	print(value, indent, 0, out, stranger);
+	return out->len <= JSON_BYTES_MAX && !*stranger;
 }
 
 /* ---- reading ---- */

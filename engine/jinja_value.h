@@ -81,8 +81,9 @@ bool value_equal(struct value a, struct value b, size_t *units);
 void value_print(struct value value, struct text *out);
 
 /* JSON as json.dumps writes it with ensure_ascii off: ", " and ": " between; with indent > 0 a line for each item, indented by so
- * many spaces a level. Levels beyond 64 are null. False when it is longer than 16 MiB; out, empty before, then has a part. */
-bool value_print_json(struct value value, int indent, struct text *out);
+ * many spaces a level. Levels beyond 64 are null. False when it is longer than 16 MiB, or when JSON does not know a value in it,
+ * whose type then goes to *stranger (else NULL); out, empty before, then has a part. */
+bool value_print_json(struct value value, int indent, struct text *out, const char **stranger);
 
 /* The value of parsed JSON; change (NULL: none) appends what stands for a string. False beyond 64 levels. */
 typedef void value_change(void *ctx, const char *text, size_t len, struct text *out);

@@ -531,6 +531,13 @@ endraw	%}h{%raw%}{%endraw%}{{ '{% raw %}' }}{# {% raw %} #}{% if true %}{% raw %
     "contains": r"""{{ 'b' in 'abc' }}{{ '' in 'abc' }}{{ 1 in missing }}{{ 1 in {'a': 1} }}{{ missing in {'a': 1} }}{{ missing in [1] }}{{ missing in [missing] }}{{ 'a' in dict(a=missing) }}{{ none in {'a': 1} }}
 {{ 2 is in [1, 2] }}{{ [] in [[]] }}{{ {} in [{}] }}{{ 'a' not in 'bc' }}
 """,
+    # What is undefined has no items and no text; single values are text to filters of text.
+    "undefined": r"""{% for x in missing %}x{% else %}none{% endfor %}{{ missing | length }}{{ missing | count }}{{ missing | list | length }}{{ missing | join(',') }}
+[{{ missing | first }}{{ missing | last }}]{{ missing | reverse | list | length }}{{ missing | map('upper') | list | length }}{{ missing | map(attribute='x') | join }}
+{{ missing | select | list | length }}{{ missing | reject('string') | list | length }}{{ missing | selectattr('a') | list | length }}{{ missing | rejectattr('a') | list | length }}
+[{{ missing | upper }}{{ missing | lower }}{{ missing | capitalize }}{{ missing | title }}{{ missing | trim }}{{ missing | replace('a', 'b') }}{{ missing | string }}{{ missing | unique | join }}]
+{{ 5 | upper }}{{ none | trim }}{{ true | lower }}{{ 1 | replace('1', '2') }}{{ none | title }}{{ none | upper }}{{ -5 | trim('-') }}{{ [1, none, 'x'] | map('upper') | join }}
+""",
     # int takes the decimal digits of all scripts, and no other character of the value of a number.
     "digits": r"""{{ '٣' | int }} {{ '٣.٥' | int }} {{ '-१२' | int }} {{ '１２_３' | int }} {{ '𝟙𝟚' | int }} {{ '²' | int(9) }} {{ '٣f' | int(0, 16) }} {{ '０x1f' | int(0, 16) }}
 {{ '½' | int(8) }} {{ '一' | int(7) }} {{ '＋5' | int(6) }} {{ '٣e2' | int }} {{ '　٣ ' | int }} {{ '１３' | int }} {{ '٩' | int(1, 8) }} {{ '٣_٥' | int }}
@@ -542,7 +549,7 @@ endraw	%}h{%raw%}{%endraw%}{{ '{% raw %}' }}{# {% raw %} #}{% if true %}{% raw %
 for number, expression in enumerate([
         "2 in 'abc'", "none in 'abc'", "missing in 'abc'", "['a'] in 'abc'", "true in 'True'", "2 not in 'abc'", "2 is in 'abc'",
         "range in 'abc'", "[1] | select('in', 'abc') | list", "1 in none", "1 in 5", "1 in true", "1 in range", "[] in {'a': 1}", "{} in {'a': 1}",
-        "messages[0] in messages[0]", "range | tojson"]):
+        "messages[0] in messages[0]", "range | tojson", "{'a': missing} | tojson", "[[range]] | tojson", "{'a': [1, missing]} | tojson(indent=2)"]):
     ALONE["refused_%d" % number] = "a\n{{ %s }}\n" % expression
 ALONE["refused_call"] = "{% set range = 5 %}\n\n{{ range(3) }}"
 ALONE["refused_cycle"] = "{% for i in [1] %}\n{{ loop.cycle() }}{% endfor %}"
