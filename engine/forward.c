@@ -239,7 +239,7 @@ static enum status adjust_heads(struct forward *forward, const struct weights_la
 	return forward->options.kn->adjust_heads(forward->backend, &heads, n_rows, err);
 }
 
-static enum status attend(struct forward *forward, int layer, int n_rows, struct err *err)
+static enum status attend(struct forward *forward, int layer, int n_rows, bool few_rows_each, struct err *err)
 {
 	const struct model_config *config = &forward->config;
 	size_t one = (size_t)forward->options.n_blocks * layer_block_bytes(config, &forward->shard, forward->options.kv_type);
@@ -263,12 +263,13 @@ static enum status attend(struct forward *forward, int layer, int n_rows, struct
 		.rope_interleaved = config->rope_interleaved,
 		.scale = (float)(1.0 / sqrt((double)config->head_dim)),
 		.reader = forward->weights.layers[layer].attention_output,
+		.few_rows_each = few_rows_each,
 	};
 	return forward->options.kn->attention(forward->backend, &attention, n_rows, err);
 }
 
 /* From the layer's queries, keys and values to those of the next. */
-static enum status run_layer(struct forward *forward, int layer, struct reduction *reduction, struct err *err)
+static enum status run_layer(struct forward *forward, int layer, struct reduction *reduction, bool few_rows_each, struct err *err)
 {
 	const struct weights_layer *weights = &forward->weights.layers[layer];
 	float *attended = forward->buffers[BUFFER_ATTENDED], *ffn = forward->buffers[BUFFER_FFN];
@@ -285,7 +286,7 @@ static enum status run_layer(struct forward *forward, int layer, struct reductio
 	if (adjusts_heads(&forward->config))
 		status = adjust_heads(forward, weights, reduction->n_rows, err);
 	if (status == STATUS_OK)
-		status = attend(forward, layer, reduction->n_rows, err);
+		status = attend(forward, layer, reduction->n_rows, few_rows_each, err);
 	return status == STATUS_OK ? run_products(forward, products, is_last ? 3 : 4, reduction, err) : status;
 }
 
@@ -313,7 +314,7 @@ enum status forward_operations(
 		status = kn->matmul(forward->backend, &first, reduction->n_rows, err);
 	}
 	for (int layer = 0; layer < forward->config.n_layers && status == STATUS_OK; layer++)
-		status = run_layer(forward, layer, reduction, err);
+		status = run_layer(forward, layer, reduction, row_index == NULL, err);
 	if (status == STATUS_OK && n_logits > 0)
 		status = run_head(forward, row_index, n_logits, err);
 	if (status == STATUS_OK && exchange)

@@ -2,11 +2,11 @@
  *
  * A step works on rows; a row is one token of one sequence. Activations are backend memory: fp32 on the CPU backend.
  * Every operation on a row gives the same bits whatever the other rows, the number of rows and the number of threads are. (CUDA:
- * within steps of one row, of 2 to 16 rows, and of one number of rows above; these take different kernels.)
- * Between plan_begin and plan_end operations are recorded, not run; plan_run runs them all. Everything that changes from
- * step to step (ids, positions, block tables, the number of valid keys) is read from the buffers given when recording, at run
- * time, so one plan serves every step of its row count. (CPU: a list run in one dispatch of the thread pool. CUDA: a graph.)
- * Operations never allocate. Valid C17 and C++17. */
+ * within steps of one row, of 2 to 16 rows, and above of one number of rows and one kind, which says whether sequences have few
+ * rows each; these take different kernels.) Between plan_begin and plan_end operations are recorded, not run; plan_run runs them
+ * all. Everything that changes from step to step (ids, positions, block tables, the number of valid keys) is read from the buffers
+ * given when recording, at run time, so one plan serves every step of its row count. (CPU: a list run in one dispatch of the thread
+ * pool. CUDA: a graph.) Operations never allocate. Valid C17 and C++17. */
 #ifndef KERNELS_KN_H
 #define KERNELS_KN_H
 
@@ -98,6 +98,7 @@ struct kn_attention {
 	int rope_interleaved; /* 1: pairs (2i, 2i+1) as in GGUF llama files; 0: pairs (i, i + head_dim/2) */
 	float scale; /* usually 1 / sqrt(head_dim) */
 	const struct kn_matrix *reader; /* of out, as in kn_matmul */
+	int few_rows_each; /* 1: sequences have one row or a few, as where every row asks for logits; for speed alone */
 };
 
 /* What some families do to q, k and v before attention, in place: a bias, then RMS norm of every head of q and k by itself:

@@ -93,7 +93,7 @@ static cudaError_t attend(struct kn_backend *backend, const struct kn_attention 
 	if (backend->deterministic)
 		return attend_invariant(backend, args, n_rows);
 	if (n_rows <= ATTENTION_DECODE_ROWS_MAX)
-		return attention_many_takes(backend, &cut) ? attention_many(backend, args, &cut)
+		return attention_many_takes(backend, args, &cut) ? attention_many(backend, args, &cut)
 							   : attention_decode(backend, args, &cut);
 	cut.tile_rows = PREFILL_LINES / cut.heads_per_block;
 	cudaError_t error = append(backend, args, n_rows);

@@ -211,8 +211,10 @@ static __device__ __forceinline__ struct four_pairs rotate_four(
 /* fp16 cache, one row a block: short or long context, few rows. Appends, but with cut->tile_rows: keys and values must have been
  * appended then. */
 cudaError_t attention_decode(struct kn_backend *backend, const struct kn_attention *args, const struct attention_cut *cut);
-/* The same on Hopper for so many rows that most warps have one and a KV head to themselves, a row's keys cut into other splits. */
-bool attention_many_takes(const struct kn_backend *backend, const struct attention_cut *cut);
+/* The same on Hopper for so many rows, few of a sequence, that most warps have one and a KV head to themselves, a row's keys cut
+ * into other splits. */
+bool attention_many_takes(
+	const struct kn_backend *backend, const struct kn_attention *args, const struct attention_cut *cut);
 cudaError_t attention_many(struct kn_backend *backend, const struct kn_attention *args, const struct attention_cut *cut);
 /* fp16 cache, tiles of rows of one sequence; keys and values appended. Rows of mixed tiles are left out. */
 cudaError_t attention_prefill(struct kn_backend *backend, const struct kn_attention *args, const struct attention_cut *cut);

@@ -389,10 +389,11 @@ static __global__ void __launch_bounds__(many_shape<HEAD_DIM>::WARPS *CUDA_WARP,
 	}
 }
 
-bool attention_many_takes(const struct kn_backend *backend, const struct attention_cut *cut)
+bool attention_many_takes(
+	const struct kn_backend *backend, const struct kn_attention *args, const struct attention_cut *cut)
 {
 	const int units = cut->n_rows * cut->n_groups;
-	return backend->is_hopper && cut->tile_rows == 0 && cut->n_rows > ATTENTION_SAME_BITS_ROWS &&
+	return backend->is_hopper && args->few_rows_each && cut->tile_rows == 0 && cut->n_rows > ATTENTION_SAME_BITS_ROWS &&
 		cut->n_rows <= ATTENTION_DECODE_ROWS_MAX && units >= backend->n_sms * ATTENTION_MANY_WARPS;
 }
 

@@ -228,6 +228,40 @@ static void logits_of_few_rows_are_those_of_all(void **state)
 	unlink(path);
 }
 
+static int n_told[2]; /* attention of steps where not every row asks, and where each does */
+
+static enum status attention_that_counts(struct kn_backend *backend, const struct kn_attention *args, int n_rows, struct err *err)
+{
+	n_told[args->few_rows_each]++;
+	return kn_cpu_ops.attention(backend, args, n_rows, err);
+}
+
+static void attention_is_told_whether_every_row_asks(void **state)
+{
+	struct tiny_model model = tiny_model_default();
+	struct kn_ops ops = kn_cpu_ops;
+	char path[TINY_PATH_BYTES];
+	int32_t tokens[LEN];
+	tiny_model_write_temp(&model, path);
+	random_tokens(tokens, LEN, model.vocab, 4);
+	struct forward_run run = forward_run_default(path);
+	ops.attention = attention_that_counts;
+	run.kn = &ops;
+	run.chunk = LEN;
+	for (int planned = 0; planned < 2; planned++)
+		for (int all = 0; all < 2; all++) {
+			run.graph_max_bs = planned ? LEN : 0;
+			run.last_only = !all;
+			n_told[0] = n_told[1] = 0;
+			mem_free(logits_of(&run, tokens, LEN, model.vocab));
+			if (!planned)
+				assert_int_equal(n_told[!all], 0);
+			assert_true(n_told[all] > 0); /* plans are recorded with 1 */
+			assert_true(all || n_told[0] == model.n_layers);
+		}
+	unlink(path);
+}
+
 /* ---- ranks ---- */
 
 static void ranks_agree_with_one_rank(void **state)
@@ -442,6 +476,7 @@ int main(void)
 		cmocka_unit_test(a_rows_bits_do_not_depend_on_chunks_plans_or_threads),
 		cmocka_unit_test(a_rows_bits_do_not_depend_on_its_neighbours),
 		cmocka_unit_test(logits_of_few_rows_are_those_of_all),
+		cmocka_unit_test(attention_is_told_whether_every_row_asks),
 		cmocka_unit_test(ranks_agree_with_one_rank),
 		cmocka_unit_test(every_allreduce_gives_the_same_bits),
 		cmocka_unit_test(memory_held_is_what_was_foretold),

@@ -109,7 +109,8 @@ static void operations(struct bench *b, int n_rows)
 			.block_tables = b->tables,
 			.block_table_stride = STRIDE,
 			.rope_cos_sin = b->rope,
-			.scale = 0.1f};
+			.scale = 0.1f,
+			.few_rows_each = 1};
 		must(b->kn->attention(b->backend, &attention, n_rows, &err), &err);
 	}
 }

@@ -355,7 +355,8 @@ static enum status run_attention(struct bench *b, const void *args, int i, int n
 		.block_tables = b->tables,
 		.block_table_stride = SLOT_BLOCKS,
 		.rope_cos_sin = a->head_dim == 80 ? b->rope_80 : b->rope,
-		.scale = 0.1f};
+		.scale = 0.1f,
+		.few_rows_each = a->context > 0};
 	return b->kn->attention(b->backend, &attention, n_rows, err);
 }
 

@@ -254,7 +254,8 @@ static enum status step(struct model *m, int n_rows, int n_logits, struct err *e
 			.block_table_stride = CONTEXT / KN_KV_BLOCK_TOKENS,
 			.rope_cos_sin = m->rope,
 			.scale = 0.1f,
-			.reader = m->o[i]};
+			.reader = m->o[i],
+			.few_rows_each = n_logits == n_rows};
 		qkv.w = is_last ? NULL : m->qkv[i + 1];
 		const struct kn_matmul chain[] = {
 			{m->o[i], m->attended, attended, NULL, 0, KN_ADD, m->residual, s->hidden, NULL, NULL, 1},
