@@ -3,10 +3,13 @@
  * A step works on rows; a row is one token of one sequence. Activations are backend memory: fp32 on the CPU backend.
  * Every operation on a row gives the same bits whatever the other rows, the number of rows and the number of threads are. (CUDA:
  * within steps of one row, of 2 to 16 rows, and above of one number of rows and one kind, which says whether sequences have few
- * rows each; these take different kernels.) Between plan_begin and plan_end operations are recorded, not run; plan_run runs them
- * all. Everything that changes from step to step (ids, positions, block tables, the number of valid keys) is read from the buffers
- * given when recording, at run time, so one plan serves every step of its row count. (CPU: a list run in one dispatch of the thread
- * pool. CUDA: a graph.) Operations never allocate. Valid C17 and C++17. */
+ * rows each; these take different kernels.)
+ *
+ * Between plan_begin and plan_end operations are recorded, not run; plan_run runs them all. Everything that changes from step to
+ * step (ids, positions, block tables, the number of valid keys) is read from the buffers given when recording, at run time, so one
+ * plan serves every step of its row count. (CPU: a list run in one dispatch of the thread pool. CUDA: a graph.)
+ *
+ * Operations never allocate. Valid C17 and C++17. */
 #ifndef KERNELS_KN_H
 #define KERNELS_KN_H
 

@@ -145,14 +145,7 @@ static __device__ __forceinline__ void leave_results(
 	const struct decode_state<HEAD_DIM> &state, float *result, struct decode_results &results)
 {
 	const int warp = threadIdx.x / CUDA_WARP, lane = threadIdx.x % CUDA_WARP;
-	float sum = state.sum;
-	sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-	sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-#pragma unroll
-	for (int i = 0; i < HEAD_DIM / 16; i++)
-#pragma unroll
-		for (int k = 0; k < 4; k++)
-			result[result_at<HEAD_DIM>(lane % 4 * 2 + k % 2, 16 * i + lane / 4 + k / 2 * 8)] = state.out[i][k];
+	const float sum = leave_outputs<HEAD_DIM>(state, result, lane);
 	if (lane % 4 == 0) {
 		results.peaks[warp][lane / 4] = state.peak;
 		results.sums[warp][lane / 4] = sum;

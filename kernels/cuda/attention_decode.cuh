@@ -195,4 +195,19 @@ template <int HEAD_DIM> static __device__ __forceinline__ int result_at(int head
 	return head * HEAD_DIM + (d ^ head / 2 * 8);
 }
 
+/* A warp's outputs go there, not yet seen by its other lanes. Returns the sum of head g's weights, in each of its lanes. */
+template <int HEAD_DIM>
+static __device__ __forceinline__ float leave_outputs(const struct decode_state<HEAD_DIM> &state, float *out, int lane)
+{
+	float sum = state.sum;
+	sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+	sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+#pragma unroll
+	for (int i = 0; i < HEAD_DIM / 16; i++)
+#pragma unroll
+		for (int k = 0; k < 4; k++)
+			out[result_at<HEAD_DIM>(lane % 4 * 2 + k % 2, 16 * i + lane / 4 + k / 2 * 8)] = state.out[i][k];
+	return sum;
+}
+
 #endif

@@ -205,23 +205,6 @@ template <int HEAD_DIM> struct many_ring {
 	}
 };
 
-/* A warp's results over its first slot, in whole heads; sum: of head g, in each of its lanes. */
-template <int HEAD_DIM>
-static __device__ __forceinline__ float leave_outputs(const struct decode_state<HEAD_DIM> &state, float *out)
-{
-	const int lane = threadIdx.x % CUDA_WARP;
-	float sum = state.sum;
-	sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-	sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-#pragma unroll
-	for (int i = 0; i < HEAD_DIM / 16; i++)
-#pragma unroll
-		for (int k = 0; k < 4; k++)
-			out[result_at<HEAD_DIM>(lane % 4 * 2 + k % 2, 16 * i + lane / 4 + k / 2 * 8)] = state.out[i][k];
-	__syncwarp();
-	return sum;
-}
-
 /* The only split of a row: its results. */
 template <int HEAD_DIM>
 static __device__ __forceinline__ void store_row(
@@ -376,7 +359,8 @@ static __global__ void __launch_bounds__(many_shape<HEAD_DIM>::WARPS *CUDA_WARP,
 		float *out = (float *)ring.at(0),
 		      *splits = partials +
 			(int64_t)(r.row * cut.n_groups + group) * (ATTENTION_SPLITS_MAX * cut.heads_per_block * (HEAD_DIM + 2));
-		const float sum = leave_outputs<HEAD_DIM>(state, out);
+		const float sum = leave_outputs<HEAD_DIM>(state, out, threadIdx.x % CUDA_WARP);
+		__syncwarp();
 		if (r.n_splits == 1) {
 			store_row<HEAD_DIM>(a, cut, r, out, sum);
 		} else {

@@ -19,7 +19,7 @@ template <typename SHAPE> static constexpr struct batch_variant batch_variant_of
 		{batch_kernel<PACK_BF16, SHAPE>, batch_kernel<PACK_F16, SHAPE>}};
 }
 
-/* Lower tiles would read more activations than weights, and do too little between two barriers: measured, see NOTES.md. */
+/* Lower ones would read many more activations than weights, and do too little between two barriers: see NOTES.md. */
 #define BATCH_TILES(ROWS) \
 	batch_variant_of<low_shape<ROWS>>(), batch_variant_of<tall_shape<ROWS, 96, 2>>(), \
 		batch_variant_of<tall_shape<ROWS, 64, 1>>(), batch_variant_of<tall_shape<ROWS, 128, 1>>(), \

@@ -83,21 +83,6 @@ static __device__ __forceinline__ void low_send_half(
 	}
 }
 
-/* Adds what the other block sent. */
-template <typename SHAPE>
-static __device__ __forceinline__ void low_take_half(typename SHAPE::memory &shared, float (&own)[4 * SHAPE::EIGHTS])
-{
-	barrier_wait(&shared.sums_full, 0);
-#pragma unroll
-	for (int j = 0; j < SHAPE::EIGHTS; j++) {
-		const float4 other = shared.sums[j][threadIdx.x];
-		own[4 * j] += other.x;
-		own[4 * j + 1] += other.y;
-		own[4 * j + 2] += other.z;
-		own[4 * j + 3] += other.w;
-	}
-}
-
 /* Stores a thread's results of eight j; for the norm that reads them next also normed, and returns the sum of their squares. */
 template <int EIGHTS>
 static __device__ __forceinline__ float low_store(const struct batch_args &a, const struct low_place &place,
@@ -167,7 +152,7 @@ static __device__ __forceinline__ void low_work(
 	low_send_half<SHAPE>(shared, sums, rank, own);
 	if (a.n_squares > 0)
 		barrier_wait(&shared.scales_full, 0);
-	low_take_half<SHAPE>(shared, own);
+	batch_take_half(shared, own);
 #pragma unroll
 	for (int j = 0; j < EIGHTS; j++) {
 		const float scale = a.n_squares > 0 ? shared.scales[place.row + 8 * j] : 1.0f;

@@ -120,6 +120,21 @@ static __device__ __forceinline__ void batch_multiply(
 	products_hold(sums);
 }
 
+/* Adds what the other block of the cluster sent to a thread's own sums. */
+template <typename MEMORY, int COUNT>
+static __device__ __forceinline__ void batch_take_half(MEMORY &shared, float (&own)[COUNT])
+{
+	barrier_wait(&shared.sums_full, 0);
+#pragma unroll
+	for (int i = 0; i < COUNT / 4; i++) {
+		const float4 other = shared.sums[i][threadIdx.x];
+		own[4 * i] += other.x;
+		own[4 * i + 1] += other.y;
+		own[4 * i + 2] += other.z;
+		own[4 * i + 3] += other.w;
+	}
+}
+
 /* Two neighbours in the weights' type. */
 template <enum pack_form FORM> static __device__ __forceinline__ uint32_t narrow_two(float first, float second)
 {

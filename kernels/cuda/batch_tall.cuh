@@ -214,21 +214,6 @@ static __device__ __forceinline__ void tall_send_half(
 	}
 }
 
-/* Adds what the other block sent. */
-template <typename SHAPE>
-static __device__ __forceinline__ void tall_take_half(typename SHAPE::memory &shared, float (&own)[2 * SHAPE::EIGHTS])
-{
-	barrier_wait(&shared.sums_full, 0);
-#pragma unroll
-	for (int i = 0; i < SHAPE::EIGHTS / 2; i++) {
-		const float4 other = shared.sums[i][threadIdx.x];
-		own[4 * i] += other.x;
-		own[4 * i + 1] += other.y;
-		own[4 * i + 2] += other.z;
-		own[4 * i + 3] += other.w;
-	}
-}
-
 /* A block that multiplies whole rows of its tile. */
 template <enum pack_form FORM, typename SHAPE>
 static __device__ __forceinline__ void tall_multiply_alone(const struct batch_args &a, typename SHAPE::memory &shared,
@@ -271,7 +256,7 @@ static __device__ __forceinline__ void tall_multiply_half(const struct batch_arg
 		barrier_wait(&shared.scales_full, 0);
 		scale = shared.scales[place.row];
 	}
-	tall_take_half<SHAPE>(shared, own);
+	batch_take_half(shared, own);
 	const float squares = tall_store(a, place, known, own, scale);
 	if (a.norm_weight)
 		tall_leave_squares(a, place.row, part, squares);

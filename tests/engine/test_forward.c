@@ -32,6 +32,14 @@ static float *logits_of(const struct forward_run *run, const int32_t *tokens, in
 	return logits;
 }
 
+/* The model in a file, whose path the caller gets and unlinks, LEN tokens for it, and the settings to run it. */
+static struct forward_run run_of(const struct tiny_model *model, uint64_t seed, char path[TINY_PATH_BYTES], int32_t tokens[LEN])
+{
+	tiny_model_write_temp(model, path);
+	random_tokens(tokens, LEN, model->vocab, seed);
+	return forward_run_default(path);
+}
+
 /* Relative error of LEN positions against the reference. */
 static double error_of(const struct tiny_model *model, const struct forward_run *settings)
 {
@@ -159,9 +167,7 @@ static void a_rows_bits_do_not_depend_on_chunks_plans_or_threads(void **state)
 	struct tiny_model model = quantised_model();
 	char path[TINY_PATH_BYTES];
 	int32_t tokens[LEN];
-	tiny_model_write_temp(&model, path);
-	random_tokens(tokens, LEN, model.vocab, 3);
-	struct forward_run run = forward_run_default(path);
+	struct forward_run run = run_of(&model, 3, path, tokens);
 	run.kv_type = KN_KV_F16;
 	float *expected = logits_of(&run, tokens, LEN, model.vocab);
 	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -213,9 +219,7 @@ static void logits_of_few_rows_are_those_of_all(void **state)
 	struct tiny_model model = quantised_model();
 	char path[TINY_PATH_BYTES];
 	int32_t tokens[LEN];
-	tiny_model_write_temp(&model, path);
-	random_tokens(tokens, LEN, model.vocab, 3);
-	struct forward_run run = forward_run_default(path);
+	struct forward_run run = run_of(&model, 3, path, tokens);
 	float *all = logits_of(&run, tokens, LEN, model.vocab);
 	run.last_only = true;
 	run.chunk = LEN;
@@ -242,9 +246,7 @@ static void attention_is_told_whether_every_row_asks(void **state)
 	struct kn_ops ops = kn_cpu_ops;
 	char path[TINY_PATH_BYTES];
 	int32_t tokens[LEN];
-	tiny_model_write_temp(&model, path);
-	random_tokens(tokens, LEN, model.vocab, 4);
-	struct forward_run run = forward_run_default(path);
+	struct forward_run run = run_of(&model, 4, path, tokens);
 	ops.attention = attention_that_counts;
 	run.kn = &ops;
 	run.chunk = LEN;

@@ -14,6 +14,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/text.h"
+#include "tests/support/bench_options.h"
 
 #define ROWS_MAX 4096
 #define CANDIDATES 8
@@ -224,17 +225,9 @@ static void bench_rows(struct bench *b, int n_rows, int steps, struct json *resu
 
 int main(int argc, char **argv)
 {
-	long long steps = 50, only = 0;
-	const char *json_path = NULL;
-	bool good = true;
-	while (argc > 3 && argv[argc - 2][0] == '-') {
-		if (text_equal(argv[argc - 2], "--json"))
-			json_path = argv[argc - 1];
-		else
-			good = good && text_equal(argv[argc - 2], "--rows") && text_to_i64(argv[argc - 1], &only) && only > 0 &&
-				only <= ROWS_MAX;
-		argc -= 2;
-	}
+	long long steps = 50;
+	struct bench_options options;
+	bool good = bench_options_take(&argc, argv, ROWS_MAX, &options);
 	struct bench b = {0};
 	for (size_t i = 0; argc > 1 && i < sizeof shapes / sizeof shapes[0]; i++)
 		if (text_equal(argv[1], shapes[i].name))
@@ -246,16 +239,16 @@ int main(int argc, char **argv)
 	create(&b);
 	struct json *results = json_new_array();
 	static const int rows[] = {1, 8, 16, 32, 64, 128, 512, 4096};
-	if (only)
-		bench_rows(&b, (int)only, (int)steps, results);
-	for (size_t i = 0; !only && i < sizeof rows / sizeof rows[0]; i++)
+	if (options.rows)
+		bench_rows(&b, (int)options.rows, (int)steps, results);
+	for (size_t i = 0; !options.rows && i < sizeof rows / sizeof rows[0]; i++)
 		bench_rows(&b, rows[i], rows[i] > 128 ? 5 : (int)steps, results);
 	enum status status = STATUS_OK;
-	if (json_path) {
+	if (options.json_path) {
 		struct err err = {0};
 		struct text text = {0};
 		json_write(results, JSON_STYLE_PRETTY, &text);
-		status = file_write_atomic(json_path, text_str(&text), text.len, &err);
+		status = file_write_atomic(options.json_path, text_str(&text), text.len, &err);
 		if (status)
 			fprintf(stderr, "bench_gemms: %s\n", err.text);
 		text_release(&text);

@@ -12,6 +12,7 @@
 #include "base/mem.h"
 #include "base/text.h"
 #include "kernels/kn.h"
+#include "tests/support/bench_options.h"
 
 struct shape {
 	const char *name;
@@ -408,38 +409,29 @@ static void choose_model(struct model *m, const char *name)
 
 int main(int argc, char **argv)
 {
-	long long steps = 100, only = 0;
-	const char *json_path = NULL;
-	bool good = true;
-	while (argc > 3 && argv[argc - 2][0] == '-') {
-		if (text_equal(argv[argc - 2], "--json"))
-			json_path = argv[argc - 1];
-		else
-			good = good && text_equal(argv[argc - 2], "--rows") && text_to_i64(argv[argc - 1], &only) && only > 0 &&
-				only <= 128;
-		argc -= 2;
-	}
+	long long steps = 100;
+	struct bench_options options;
+	bool good = bench_options_take(&argc, argv, 128, &options);
 	struct model m = {.kn = argc > 2 && text_equal(argv[2], "cpu") ? &kn_cpu_ops : &kn_cuda_ops};
 	if (argc > 1)
 		choose_model(&m, argv[1]);
 	if (!good || !m.shape || argc > 4 || (argc > 3 && !text_to_i64(argv[3], &steps)) || steps < 1) {
 		fprintf(stderr,
-			"usage: bench_step 135m|1b|8b[-f16|-fp8|-q8_0|-q4_0|-q4_1|-q6_k|-q4_k|-q4_k_m] [cpu|cuda] [steps] [--rows "
-			"N] "
-			"[--json FILE]\n");
+			"usage: bench_step 135m|1b|8b[-f16|-fp8|-q8_0|-q4_0|-q4_1|-q6_k|-q4_k|-q4_k_m] [cpu|cuda] [steps] "
+			"[--rows N] [--json FILE]\n");
 		return 2;
 	}
 	struct err err = {0};
-	struct kn_options options = {.threads = 2, .rows_max = ROWS_MAX, .cols_max = m.shape->ffn};
-	must(m.kn->create(&options, &m.backend, &err), &err);
+	struct kn_options kn_options = {.threads = 2, .rows_max = ROWS_MAX, .cols_max = m.shape->ffn};
+	must(m.kn->create(&kn_options, &m.backend, &err), &err);
 	printf("%s\n", m.kn->describe(m.backend));
 	create(&m);
 	m.results = json_new_array();
-	if (only)
-		bench_decode(&m, (int)only, 200, (int)steps);
+	if (options.rows)
+		bench_decode(&m, (int)options.rows, 200, (int)steps);
 	else
 		bench_all(&m, (int)steps);
-	enum status status = json_path ? write_results(&m, json_path) : STATUS_OK;
+	enum status status = options.json_path ? write_results(&m, options.json_path) : STATUS_OK;
 	json_free(m.results);
 	return status ? 1 : 0;
 }

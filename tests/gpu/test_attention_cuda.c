@@ -13,7 +13,7 @@
 
 static size_t every = 1; /* every so many-th case runs: more than 1 for a tool that watches every access */
 
-/* What attention is told of its steps. Of 65 to 128 rows it has a kernel for each answer: both must be right with any rows. */
+/* What attention is told of its steps. Of many rows it has a kernel for each answer: both must be right with any rows. */
 static int few_rows_each;
 
 static struct side cpu = {&kn_cpu_ops, NULL}, gpu = {&kn_cuda_ops, NULL};
